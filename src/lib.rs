@@ -1,0 +1,40 @@
+//! `cord`: Tarantool-style fibers and a net.box client for stock LuaJIT, as one native Lua module.
+//!
+//! ```text
+//! lib.rs --> netbox, server --> lua --> fiber --> sys      arrows are `use`; they only point right or down
+//!                  '----------> iproto                    fiber and iproto know no Lua and not each other
+//! ```
+//!
+//! This file holds the `luaopen_cord*` functions and nothing else. Each asks [`lua::state::open`] for the module of its
+//! name, so that one library file serves them all through Lua's all-in-one loader.
+
+pub mod fiber;
+pub mod iproto;
+#[cfg(feature = "module")]
+#[allow(unsafe_code)]
+pub mod lua;
+#[cfg(feature = "module")]
+#[allow(unsafe_code)]
+pub mod netbox;
+pub mod server;
+pub mod sys;
+
+#[cfg(feature = "module")]
+macro_rules! luaopen {
+    ($($function:ident => $module:literal),* $(,)?) => {$(
+        #[doc = concat!("Opens the Lua module `", $module, "`.")]
+        ///
+        /// # Safety
+        /// Called by a Lua host with its live state.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $function(l: *mut mlua::ffi::lua_State) -> std::ffi::c_int {
+            // SAFETY: the host passes its live state, as for every luaopen function.
+            unsafe { lua::state::open(l, $module) }
+        }
+    )*};
+}
+
+#[cfg(feature = "module")]
+luaopen! {
+    luaopen_cord => "cord",
+}

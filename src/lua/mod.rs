@@ -1,0 +1,23 @@
+//! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
+
+pub mod state;
+
+use mlua::ffi::lua_State;
+use state::Module;
+
+/// Every Lua module the library serves, by name.
+///
+/// `native` pushes a table of raw functions; `source` is the Lua chunk that wraps them. It is called with that table
+/// and a `load(name)` function for the other modules of this list, and returns the module.
+pub static MODULES: &[Module] = &[Module { name: "cord", native: Some(native_cord), source: include_str!("cord.lua") }];
+
+/// # Safety
+/// Called by [`state`] with a live state and free stack slots; pushes one table.
+unsafe fn native_cord(l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        mlua::ffi::lua_createtable(l, 0, 1);
+        state::push_str(l, env!("CARGO_PKG_VERSION"));
+        mlua::ffi::lua_setfield(l, -2, c"version".as_ptr());
+    }
+}

@@ -1,0 +1,5 @@
+//! The machine underneath: C stacks, readiness of descriptors, and what LuaJIT has beyond `mlua::ffi`.
+
+#[cfg(feature = "module")]
+#[allow(unsafe_code)]
+pub mod luajit;
