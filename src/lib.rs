@@ -37,4 +37,5 @@ macro_rules! luaopen {
 #[cfg(feature = "module")]
 luaopen! {
     luaopen_cord => "cord",
+    luaopen_cord_uri => "cord.uri",
 }

@@ -9,7 +9,10 @@ use state::Module;
 ///
 /// `native` pushes a table of raw functions; `source` is the Lua chunk that wraps them. It is called with that table
 /// and a `load(name)` function for the other modules of this list, and returns the module.
-pub static MODULES: &[Module] = &[Module { name: "cord", native: Some(native_cord), source: include_str!("cord.lua") }];
+pub static MODULES: &[Module] = &[
+    Module { name: "cord", native: Some(native_cord), source: include_str!("cord.lua") },
+    Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
+];
 
 /// # Safety
 /// Called by [`state`] with a live state and free stack slots; pushes one table.
