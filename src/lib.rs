@@ -38,4 +38,5 @@ macro_rules! luaopen {
 luaopen! {
     luaopen_cord => "cord",
     luaopen_cord_uri => "cord.uri",
+    luaopen_cord_error => "cord.error",
 }

@@ -1,5 +1,6 @@
 //! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
 
+pub mod error;
 pub mod state;
 
 use mlua::ffi::lua_State;
@@ -12,6 +13,8 @@ use state::Module;
 pub static MODULES: &[Module] = &[
     Module { name: "cord", native: Some(native_cord), source: include_str!("cord.lua") },
     Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
+    Module { name: "cord.errcode", native: None, source: include_str!("errcode.lua") },
+    Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
 ];
 
 /// # Safety

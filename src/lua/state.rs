@@ -30,7 +30,8 @@ pub struct State {
 /// Its address identifies this copy of the library.
 static LIBRARY: u8 = 0;
 const STATE_KEY: *const c_char = c"cord.state".as_ptr();
-const MODULES_KEY: *const c_char = c"cord.modules".as_ptr();
+/// Registry field: the table of loaded modules by name.
+pub(crate) const MODULES_KEY: *const c_char = c"cord.modules".as_ptr();
 
 /// Pushes a Rust string.
 ///
