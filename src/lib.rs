@@ -39,4 +39,5 @@ luaopen! {
     luaopen_cord => "cord",
     luaopen_cord_uri => "cord.uri",
     luaopen_cord_error => "cord.error",
+    luaopen_cord_msgpack => "cord.msgpack",
 }

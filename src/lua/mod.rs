@@ -14,6 +14,7 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord", native: Some(native_cord), source: include_str!("cord.lua") },
     Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
     Module { name: "cord.errcode", native: None, source: include_str!("errcode.lua") },
+    Module { name: "cord.msgpack", native: None, source: include_str!("msgpack.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
 ];
 
