@@ -6,7 +6,7 @@ use crate::sys::luajit::{self, Entry, LuaJit};
 use mlua::ffi::*;
 use std::ffi::{c_char, c_int};
 
-/// One entry of [`MODULES`](crate::lua::MODULES).
+/// One entry of [`MODULES`].
 pub struct Module {
     /// The name `require` uses.
     pub name: &'static str,
