@@ -37,7 +37,9 @@ macro_rules! luaopen {
 #[cfg(feature = "module")]
 luaopen! {
     luaopen_cord => "cord",
+    luaopen_cord_decimal => "cord.decimal",
     luaopen_cord_uri => "cord.uri",
     luaopen_cord_error => "cord.error",
     luaopen_cord_msgpack => "cord.msgpack",
+    luaopen_cord_uuid => "cord.uuid",
 }

@@ -1,7 +1,9 @@
 //! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
 
+pub mod decimal;
 pub mod error;
 pub mod state;
+pub mod uuid;
 
 use mlua::ffi::lua_State;
 use state::Module;
@@ -12,10 +14,12 @@ use state::Module;
 /// and a `load(name)` function for the other modules of this list, and returns the module.
 pub static MODULES: &[Module] = &[
     Module { name: "cord", native: Some(native_cord), source: include_str!("cord.lua") },
+    Module { name: "cord.decimal", native: Some(decimal::native), source: include_str!("decimal.lua") },
     Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
     Module { name: "cord.errcode", native: None, source: include_str!("errcode.lua") },
     Module { name: "cord.msgpack", native: None, source: include_str!("msgpack.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
+    Module { name: "cord.uuid", native: Some(uuid::native), source: include_str!("uuid.lua") },
 ];
 
 /// # Safety
