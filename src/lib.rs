@@ -37,6 +37,10 @@ macro_rules! luaopen {
 #[cfg(feature = "module")]
 luaopen! {
     luaopen_cord => "cord",
+    luaopen_cord_clock => "cord.clock",
+    luaopen_cord_json => "cord.json",
+    luaopen_cord_log => "cord.log",
+    luaopen_cord_varbinary => "cord.varbinary",
     luaopen_cord_decimal => "cord.decimal",
     luaopen_cord_uri => "cord.uri",
     luaopen_cord_error => "cord.error",

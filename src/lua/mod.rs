@@ -14,6 +14,10 @@ use state::Module;
 /// and a `load(name)` function for the other modules of this list, and returns the module.
 pub static MODULES: &[Module] = &[
     Module { name: "cord", native: Some(native_cord), source: include_str!("cord.lua") },
+    Module { name: "cord.clock", native: None, source: include_str!("clock.lua") },
+    Module { name: "cord.json", native: None, source: include_str!("json.lua") },
+    Module { name: "cord.log", native: None, source: include_str!("log.lua") },
+    Module { name: "cord.varbinary", native: None, source: include_str!("varbinary.lua") },
     Module { name: "cord.decimal", native: Some(decimal::native), source: include_str!("decimal.lua") },
     Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
     Module { name: "cord.errcode", native: None, source: include_str!("errcode.lua") },
@@ -27,8 +31,16 @@ pub static MODULES: &[Module] = &[
 unsafe fn native_cord(l: *mut lua_State) {
     // SAFETY: the caller's contract.
     unsafe {
-        mlua::ffi::lua_createtable(l, 0, 1);
+        mlua::ffi::lua_createtable(l, 0, 2);
         state::push_str(l, env!("CARGO_PKG_VERSION"));
         mlua::ffi::lua_setfield(l, -2, c"version".as_ptr());
+        // The names of all modules, as a set.
+        mlua::ffi::lua_createtable(l, 0, MODULES.len() as std::ffi::c_int);
+        for module in MODULES {
+            state::push_str(l, module.name);
+            mlua::ffi::lua_pushboolean(l, 1);
+            mlua::ffi::lua_rawset(l, -3);
+        }
+        mlua::ffi::lua_setfield(l, -2, c"modules".as_ptr());
     }
 }
