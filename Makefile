@@ -4,18 +4,21 @@ ROCKS ?= $(CURDIR)/.rocks#      the project-local rock tree
 LUAJIT ?= luajit
 LUAROCKS ?= luarocks
 TARANTOOL ?= tarantool
+FUZZ_SECONDS ?= 60#             for each fuzz target
+SANITIZE_SECONDS ?= 300#        for each of the sanitizers' runs
+BENCH ?=#                       options of the benches, such as BENCH='--full --runs 15'
 
 CARGO_SH := sh tools/cargo.sh
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib/lua/5.1
 
-export LUAJIT LUAROCKS TARANTOOL ROCKS PROFILE
+export LUAJIT LUAROCKS TARANTOOL ROCKS PROFILE FUZZ_SECONDS SANITIZE_SECONDS SPEC
 export CORD_PATH = $(ROCKS)/share/lua/5.1/?.lua;$(ROCKS)/share/lua/5.1/?/init.lua;
 export CORD_CPATH = $(ROCKS)/lib/lua/5.1/?.so;
 with_rock = LUA_PATH="$$CORD_PATH$${LUA_PATH:-;}" LUA_CPATH="$$CORD_CPATH$${LUA_CPATH:-;}"
 
 .DEFAULT_GOAL := help
-.PHONY: help deps deps-build build cord.so install-rock install env demo test test-rust lint spec clean
+.PHONY: help deps deps-build build cord.so install-rock install env demo test test-rust lint spec bench fuzz sanitize clean
 
 help: ## this list
 	@sed -n 's/^\([a-z.-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -62,6 +65,15 @@ lint: ## cargo fmt, clippy with warnings denied, luacheck, cargo doc with warnin
 
 spec: deps build ## the busted specs, once; SPEC='spec/01-fiber_spec.lua' or other busted options narrow it
 	@$(with_rock) $(LUAJIT) tools/busted.lua $(SPEC)
+
+bench: build ## bench-lua under luajit and tarantool, tables into docs/bench
+	@$(with_rock) $(LUAJIT) bench-lua/all.lua $(BENCH)
+
+fuzz: ## fuzz each decoder for FUZZ_SECONDS; needs cargo-fuzz, sets RUSTC_BOOTSTRAP=1
+	@sh tools/fuzz.sh
+
+sanitize: deps ## Rust tests and specs under AddressSanitizer, within SANITIZE_SECONDS; sets RUSTC_BOOTSTRAP=1
+	@sh tools/sanitize.sh
 
 clean: ## remove what was built: the cargo target folder and .rocks
 	@$(CARGO_SH) clean

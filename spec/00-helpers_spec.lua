@@ -14,10 +14,10 @@ describe('a child process', function()
     it('tells a signal from an exit code', function()
         local result = helpers.run [[
             require('ffi').cdef 'int raise(int);'
-            require('ffi').C.raise(11)
+            require('ffi').C.raise(15)
         ]]
         assert.is_nil(result.code)
-        assert.equal(11, result.signal)
+        assert.equal(15, result.signal)
     end)
 
     it('is killed when it takes too long', function()
@@ -40,7 +40,8 @@ describe('a fake server', function()
             ffi.cdef 'long send(int,const void*,size_t,int); struct un { uint16_t family; char path[108]; };'
             local fd = ffi.C.socket(1, 1, 0)
             assert(ffi.C.connect(fd, ffi.new('struct un', {1, path}), 110) == 0)
-            ffi.C.send(fd, bytes, #bytes, 0)
+            -- 0x4000: no SIGPIPE when the script has already closed.
+            ffi.C.send(fd, bytes, #bytes, 0x4000)
             local buffer = ffi.new 'char[65536]'
             while true do
                 local got = tonumber(ffi.C.recv(fd, buffer, 65536, 0))

@@ -228,6 +228,8 @@ function helpers.run(source, options)
     if source then argv[#argv + 1] = helpers.write_file(dir .. '/script.lua', source) end
     for _, value in ipairs(options.args or {}) do argv[#argv + 1] = tostring(value) end
     local env = { LUA_PATH = package.path, LUA_CPATH = package.cpath, LUA_INIT = false }
+    -- A sanitizer's runtime, preloaded here, is not for Tarantool, which hangs with it.
+    if options.lua and options.lua:find 'tarantool' then env.LD_PRELOAD = false end
     for name, value in pairs(options.env or {}) do env[name] = value end
     local child = helpers.spawn(argv, {
         env = env,
@@ -328,7 +330,7 @@ end
 function Server:start()
     os.remove(self.dir .. '/ready')
     local child = helpers.spawn({ self.binary, self.dir .. '/init.lua', self.dir, self.listen, tostring(C.cordspec_getpid()) }, {
-        env = { LUA_PATH = false, LUA_CPATH = false },
+        env = { LUA_PATH = false, LUA_CPATH = false, LD_PRELOAD = false },
         stdout = self.dir .. '/stdout',
         stderr = self.dir .. '/stderr',
     })

@@ -58,7 +58,9 @@ specs() {
     wrong=$(($(sum "$closing/\\2/p") + $(sum "$closing/\\3/p")))
     pending=$((pending + $(sum "$closing/\\4/p")))
     if [ "$wrong" -gt 0 ]; then
-        bad "specs with luajit $*" "$wrong"
+        names=$(sed -n '/^\(Failure\|Error\) -> /{n;s/^/        /;p;}' "$log")
+        bad "specs with luajit $*
+$names" "$wrong"
     elif ! grep -q '^busted ended with 0$' "$log" || ! grep -qE "[0-9]+ success" "$log"; then
         bad "specs with luajit $*: $(tail -n 1 "$log")"
     fi

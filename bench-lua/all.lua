@@ -1,0 +1,296 @@
+-- make bench: runs each bench under luajit and tarantool in turn and writes docs/bench/*.md with tables and plots.
+--     luajit bench-lua/all.lua [--full] [--runs N] [--cpu] [name ...]
+local here = arg[0]:match '^(.*)/[^/]*$' or '.'
+package.path = here .. '/?.lua;' .. package.path
+local bench = require 'helpers'
+
+-- What runs where. Each host takes turns with the others, so that a disturbed minute disturbs all of them.
+local BENCHES = {
+    { 'yield', 'luajit', 'tarantool' },
+    { 'create', 'luajit', 'tarantool' },
+    { 'channel', 'luajit', 'tarantool' },
+    { 'memory', 'luajit', 'tarantool' },
+    { 'lua_yield', 'luajit', 'tarantool', 'lua5.1' },
+}
+local PASSES = 2
+local INTERPRETERS = {
+    luajit = os.getenv 'LUAJIT' or 'luajit', tarantool = os.getenv 'TARANTOOL' or 'tarantool', ['lua5.1'] = 'lua5.1',
+}
+
+local options, names, chosen = {}, {}, false
+local runs
+do
+    local i = 1
+    while arg[i] do
+        if arg[i] == '--runs' then
+            i = i + 1
+            runs = tonumber(arg[i])
+        elseif arg[i]:sub(1, 2) == '--' then
+            options[#options + 1] = arg[i]
+            options[arg[i]] = true
+        else
+            names[arg[i]], chosen = true, true
+        end
+        i = i + 1
+    end
+end
+runs = runs or (options['--full'] and 15 or 6)
+
+local function output(command)
+    local pipe = io.popen(command)
+    local text = pipe:read '*a'
+    pipe:close()
+    return (text:gsub('%s+$', ''))
+end
+
+local function present(program)
+    return output(("command -v '%s' 2>/dev/null"):format(program)) ~= ''
+end
+
+-- ------------------------------------------------------------------------------------------------- collecting
+
+-- One line of helpers.lua's JSON: flat, with one list of numbers.
+local function parse(line)
+    local result = { values = {} }
+    for key, text in line:gmatch '"(%w+)":"([^"]*)"' do
+        result[key] = text:gsub('\\u00(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)
+    end
+    for value in line:match '"values":%[(.-)%]':gmatch '[^,]+' do table.insert(result.values, tonumber(value)) end
+    return result
+end
+
+-- Runs one bench under one host and merges its results into `report`.
+local function collect(report, name, host, share)
+    local command = ("'%s' '%s/%s.lua' --json --runs %d %s"):format(INTERPRETERS[host], here, name, share, table.concat(options, ' '))
+    io.stderr:write(('%s: %s\n'):format(os.date '%H:%M:%S', command))
+    local pipe = io.popen(command .. '; echo "ended with $?"')
+    local code
+    for line in pipe:lines() do
+        code = line:match '^ended with (%d+)$' or code
+        if line:sub(1, 1) == '{' then
+            local result = parse(line)
+            report.hosts[host] = ('%s; %s'):format(result.version, result.flags)
+            local t = report.tables[result.table]
+            if not t then
+                t = { name = result.table, rows = {}, columns = {}, cells = {}, unit = result.unit, relative = result.relative }
+                report.tables[result.table] = t
+                table.insert(report.order, t)
+            end
+            local function once(list, key)
+                if not list[key] then
+                    list[key] = true
+                    table.insert(list, key)
+                end
+            end
+            once(t.rows, result.row)
+            once(t.columns, result.column)
+            local key = host .. '\0' .. result.row .. '\0' .. result.column
+            local values = t.cells[key] or {}
+            t.cells[key] = values
+            for _, value in ipairs(result.values) do table.insert(values, value) end
+        end
+    end
+    pipe:close()
+    if code ~= '0' then
+        io.stderr:write(('%s under %s ended with code %s\n'):format(name, host, tostring(code)))
+        report.failed = true
+    end
+end
+
+-- ------------------------------------------------------------------------------------------------- writing
+
+local function cell_of(t, host, row, column)
+    local values = t.cells[host .. '\0' .. row .. '\0' .. column]
+    return values and bench.statistics(values), values
+end
+
+local function span(s, values)
+    if #values == 1 then return bench.number(s.median) end
+    return ('%s (%s..%s)'):format(bench.number(s.median), bench.number(s.min), bench.number(s.max))
+end
+
+-- Columns of the printed table: those measured on the hosts, and how many times as fast where both have one.
+local function layout(t, hosts)
+    local columns = {}
+    for _, column in ipairs(t.columns) do
+        local on = {}
+        for _, host in ipairs(hosts) do
+            for _, row in ipairs(t.rows) do
+                if cell_of(t, host, row, column) then
+                    on[#on + 1] = host
+                    break
+                end
+            end
+        end
+        for _, host in ipairs(on) do
+            local title = host == 'luajit' and 'luajit + cord' or host
+            columns[#columns + 1] = { host = host, column = column, title = ('%s: %s'):format(title, column) }
+        end
+        if #on > 1 and on[1] == 'luajit' and on[2] == 'tarantool' then
+            columns[#columns + 1] = { ratio = column, title = 'tarantool / cord' }
+        end
+    end
+    return columns
+end
+
+local function write_table(file, t, hosts)
+    local columns = layout(t, hosts)
+    local head, rule = { ' ' }, { '---' }
+    for i, c in ipairs(columns) do head[i + 1], rule[i + 1] = c.title, '---:' end
+    file:write('| ', table.concat(head, ' | '), ' |\n|', table.concat(rule, '|'), '|\n')
+    for _, row in ipairs(t.rows) do
+        local line = { row }
+        for i, c in ipairs(columns) do
+            local text = ''
+            if c.ratio then
+                local ours, theirs = cell_of(t, 'luajit', row, c.ratio), cell_of(t, 'tarantool', row, c.ratio)
+                if ours and theirs and ours.median > 0 then text = ('**%.2f**'):format(theirs.median / ours.median) end
+            else
+                local s, values = cell_of(t, c.host, row, c.column)
+                if s then text = span(s, values) end
+            end
+            line[i + 1] = text
+        end
+        file:write('| ', table.concat(line, ' | '), ' |\n')
+    end
+    file:write '\n'
+end
+
+-- The published shape of the trace-abort tables: each column against one, and all four statistics of each cell.
+local function write_relative(file, t)
+    file:write(('Slower than `%s`, in %% of the medians:\n\n| |'):format(t.relative))
+    local columns = {}
+    for _, column in ipairs(t.columns) do
+        if column ~= t.relative then
+            columns[#columns + 1] = column
+            file:write(' ', column, ' |')
+        end
+    end
+    file:write('\n|---|', ('---:|'):rep(#columns), '\n')
+    local all = {}
+    for _, row in ipairs(t.rows) do
+        local base = cell_of(t, 'luajit', row, t.relative)
+        file:write('| ', row, ' |')
+        for _, column in ipairs(columns) do
+            local s = cell_of(t, 'luajit', row, column)
+            local percent = (s.median / base.median - 1) * 100
+            all[column] = all[column] or {}
+            table.insert(all[column], percent)
+            file:write((' %.1f |'):format(percent))
+        end
+        file:write '\n'
+    end
+    file:write '| **median (range)** |'
+    for _, column in ipairs(columns) do
+        local s = bench.statistics(all[column])
+        file:write((' **%.1f** (%.0f..%.0f) |'):format(s.median, s.min, s.max))
+    end
+    file:write('\n\n<details><summary>min, median, mean and max of each cell, in ', t.unit, '</summary>\n\n')
+    for _, column in ipairs(t.columns) do
+        file:write('| ', column, ' | min | median | mean | max |\n|---|---:|---:|---:|---:|\n')
+        for _, row in ipairs(t.rows) do
+            local s = cell_of(t, 'luajit', row, column)
+            file:write(('| %s | %.5f | %.5f | %.5f | %.5f |\n'):format(row, s.min, s.median, s.mean, s.max))
+        end
+        file:write '\n'
+    end
+    file:write '</details>\n\n'
+end
+
+local COLOURS = { luajit = '#2a7ab0', tarantool = '#d0743c', ['lua5.1'] = '#7a8a5a' }
+
+local function escaped(text)
+    return (text:gsub('[&<>"]', { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }))
+end
+
+-- Horizontal bars, one group a row of the table; nil where there is nothing to compare.
+local function write_plot(path, t, hosts)
+    local bars, most = {}, 0
+    for _, row in ipairs(t.rows) do
+        for _, column in ipairs(t.columns) do
+            for _, host in ipairs(hosts) do
+                local s = cell_of(t, host, row, column)
+                if s then
+                    local label = #t.columns > 1 and ('%s, %s'):format(row, column) or row
+                    bars[#bars + 1] = { label = label, host = host, value = s.median }
+                    most = math.max(most, s.median)
+                end
+            end
+        end
+    end
+    if #bars < 2 or #bars > 40 or most <= 0 then return false end
+    local left, width, height, step = 330, 420, 16, 20
+    local file = assert(io.open(path, 'w'))
+    file:write(('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">\n'):format(
+        left + width + 110, 40 + #bars * step + 8))
+    file:write '<rect width="100%" height="100%" fill="white"/>\n'
+    file:write(('<text x="8" y="18" font-size="14" font-weight="bold">%s (%s, shorter is better)</text>\n'):format(escaped(t.name), t.unit))
+    for i, bar in ipairs(bars) do
+        local y = 16 + i * step
+        local host = bar.host == 'luajit' and 'luajit + cord' or bar.host
+        file:write(('<text x="%d" y="%d" text-anchor="end">%s — %s</text>'):format(left - 8, y + 12, escaped(bar.label), host))
+        file:write(('<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>'):format(
+            left, y, math.max(1, bar.value / most * width), height, COLOURS[bar.host]))
+        file:write(('<text x="%.1f" y="%d">%s</text>\n'):format(left + bar.value / most * width + 6, y + 12, bench.number(bar.value)))
+    end
+    file:write '</svg>\n'
+    file:close()
+    return true
+end
+
+local function machine()
+    local model = output "sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1"
+    if model == '' then model = output 'sysctl -n machdep.cpu.brand_string 2>/dev/null' end
+    local cores = output 'getconf _NPROCESSORS_ONLN 2>/dev/null'
+    return ('%s, %s cores, %s'):format(model, cores, output 'uname -srm')
+end
+
+local function write_report(report, name, hosts)
+    local file = assert(io.open(('docs/bench/%s.md'):format(name), 'w'))
+    local title = output(("sed -n '1s/^-- //p' '%s/%s.lua'"):format(here, name))
+    file:write(('# %s\n\n%s\n\n'):format(name, title))
+    file:write(('Machine: %s; %s. '):format(machine(), os.date '!%Y-%m-%d'))
+    file:write(('%s time; medians of %d runs in %d turns of the hosts, in brackets the least and the most.\n\n'):format(
+        options['--cpu'] and 'CPU' or 'Wall', runs, PASSES))
+    for _, host in ipairs(hosts) do
+        if report.hosts[host] then file:write(('- %s: %s\n'):format(host, report.hosts[host])) end
+    end
+    file:write(('\nMade by `make bench`%s.\n\n'):format(#options > 0 and (" with BENCH='%s'"):format(table.concat(options, ' ')) or ''))
+    for i, t in ipairs(report.order) do
+        file:write(('## %s (%s)\n\n'):format(t.name, t.unit))
+        write_table(file, t, hosts)
+        if t.relative ~= '' then write_relative(file, t) end
+        local plot = ('%s-%d.svg'):format(name, i)
+        if t.relative == '' and write_plot('docs/bench/' .. plot, t, hosts) then
+            file:write(('![%s](%s)\n\n'):format(t.name, plot))
+        end
+    end
+    file:close()
+    io.stderr:write(('wrote docs/bench/%s.md\n'):format(name))
+end
+
+os.execute 'mkdir -p docs/bench'
+local failed = false
+for _, entry in ipairs(BENCHES) do
+    local name = entry[1]
+    if not chosen or names[name] then
+        local report = { hosts = {}, tables = {}, order = {} }
+        local hosts = {}
+        for i = 2, #entry do
+            if present(INTERPRETERS[entry[i]]) then
+                hosts[#hosts + 1] = entry[i]
+            else
+                io.stderr:write(('%s is not on this machine: no column for it\n'):format(entry[i]))
+            end
+        end
+        for pass = 1, PASSES do
+            local share = math.floor(runs * pass / PASSES) - math.floor(runs * (pass - 1) / PASSES)
+            for _, host in ipairs(hosts) do
+                if share > 0 then collect(report, name, host, share) end
+            end
+        end
+        write_report(report, name, hosts)
+        failed = failed or report.failed
+    end
+end
+os.exit(failed and 1 or 0)
