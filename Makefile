@@ -32,20 +32,18 @@ deps-build:
 build: deps-build ## build the rock and install it into the project-local tree .rocks
 	@sh tools/build.sh
 
-cord.so: ## build the library alone: target/PROFILE/cord.so (honours CARGO_TARGET_DIR)
+cord.so: ## build the library alone: target/PROFILE/libcord.so (honours CARGO_TARGET_DIR)
 	@$(CARGO_SH) build --profile $(PROFILE) --lib
-	@lib=$$(sh tools/artefact.sh) && dir=$$(dirname "$$lib") && cp -f "$$lib" "$$dir/cord.so.new" && mv -f "$$dir/cord.so.new" "$$dir/cord.so"
 
 # What the rockspec's install_command calls: LIBDIR for Lua's library path, PREFIX for the header and the type stubs.
 install-rock:
 	@mkdir -p "$(LIBDIR)" "$(PREFIX)/include" "$(PREFIX)/types"
-	@install -m 755 "$$(dirname "$$(sh tools/artefact.sh)")/cord.so" "$(LIBDIR)/cord.so"
+	@install -m 755 "$$(sh tools/artefact.sh)" "$(LIBDIR)/cord.so"
 	@for f in include/*.h; do [ ! -e "$$f" ] || install -m 644 "$$f" "$(PREFIX)/include/"; done
 	@[ ! -d types ] || cp -R types/. "$(PREFIX)/types/"
 
-install: ## without LuaRocks: copy cord.so into PREFIX/lib/lua/5.1 (default /usr/local)
-	@$(MAKE) --no-print-directory cord.so
-	@mkdir -p "$(LIBDIR)" && install -m 755 "$$(dirname "$$(sh tools/artefact.sh)")/cord.so" "$(LIBDIR)/cord.so"
+install: cord.so ## without LuaRocks: copy cord.so into PREFIX/lib/lua/5.1 (default /usr/local)
+	@mkdir -p "$(LIBDIR)" && install -m 755 "$$(sh tools/artefact.sh)" "$(LIBDIR)/cord.so"
 
 env: ## print the export lines for a shell: eval "$(make -s env)"
 	@printf 'export LUA_PATH='"'%s'"'"$${LUA_PATH:-;}"\n' "$$CORD_PATH"

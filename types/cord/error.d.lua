@@ -34,6 +34,7 @@ function object:set_prev(cause) end
 
 ---Tarantool's `box.error`. The codes are its fields: `cord.error.NO_SUCH_SPACE == 36`.
 ---@class cord.error
+---@field [string] integer the error codes by name: `NO_SUCH_PROC`, `ACCESS_DENIED` ...
 ---@overload fun(code: integer, ...: any): nil
 ---@overload fun(type: string, format: string, ...: any): nil
 ---@overload fun(parts: cord.error.parts, level?: integer): nil
