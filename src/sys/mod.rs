@@ -3,3 +3,6 @@
 #[cfg(feature = "module")]
 #[allow(unsafe_code)]
 pub mod luajit;
+pub mod poll;
+pub mod segv;
+pub mod stack;

@@ -1,0 +1,221 @@
+//! Waiting for descriptors: fibers that wait for one, and long-lived watches of the layers above.
+
+use super::cord::{Body, Cord};
+use super::fiber::{Wait, attention};
+use super::wait::WaitList;
+use crate::sys::poll::{Poller, Readiness};
+use rustc_hash::FxHashMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+enum Entry<B: Body> {
+    Free,
+    /// Fibers wait for this descriptor.
+    Fibers { known: bool, waiting: WaitList<B> },
+    /// A layer above is told of each event.
+    Watch { fd: RawFd, data: usize },
+}
+
+/// The descriptors of one scheduler.
+pub struct Descriptors<B: Body> {
+    poller: Option<Poller>,
+    entries: Vec<Box<Entry<B>>>,
+    free: Vec<usize>,
+    by_fd: FxHashMap<RawFd, usize>,
+    /// Fibers that wait for a descriptor, plus watches.
+    waiting: usize,
+    pub(super) events: Vec<(usize, Readiness)>,
+}
+
+impl<B: Body> Default for Descriptors<B> {
+    fn default() -> Self {
+        Descriptors {
+            poller: None,
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_fd: FxHashMap::default(),
+            waiting: 0,
+            events: Vec::new(),
+        }
+    }
+}
+
+impl<B: Body> Descriptors<B> {
+    fn poller(&mut self) -> io::Result<&mut Poller> {
+        if self.poller.is_none() {
+            self.poller = Some(Poller::new()?);
+        }
+        self.poller.as_mut().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// Whether an event could wake anybody.
+    pub fn any(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// A handle other threads end the poll with.
+    ///
+    /// # Errors
+    /// The system's, such as too many open files.
+    pub fn waker(&mut self) -> io::Result<Arc<mio::Waker>> {
+        self.poller()?.waker()
+    }
+
+    pub(super) fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<(usize, Readiness)>) -> io::Result<()> {
+        self.poller()?.wait(timeout, events)
+    }
+
+    fn insert(&mut self, entry: Entry<B>) -> usize {
+        match self.free.pop() {
+            Some(token) => {
+                if let Some(slot) = self.entries.get_mut(token) {
+                    **slot = entry;
+                }
+                token
+            }
+            None => {
+                self.entries.push(Box::new(entry));
+                self.entries.len() - 1
+            }
+        }
+    }
+
+    /// Watches `fd` for as long as [`unwatch`](Self::unwatch) is not called; each event goes to [`Body::event`] with
+    /// `data`. Edge-triggered.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn watch(&mut self, fd: RawFd, wanted: Readiness, data: usize) -> io::Result<usize> {
+        self.forget(fd);
+        let token = self.insert(Entry::Watch { fd, data });
+        match self.poller().and_then(|poller| poller.arm(fd, token, wanted, false)) {
+            Ok(()) => {
+                self.waiting += 1;
+                Ok(token)
+            }
+            Err(error) => {
+                self.remove(token);
+                Err(error)
+            }
+        }
+    }
+
+    /// Changes what a watch is for; a descriptor that is ready already is reported again.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn rewatch(&mut self, token: usize, wanted: Readiness) -> io::Result<()> {
+        match self.entries.get(token).map(|entry| &**entry) {
+            Some(Entry::Watch { fd, .. }) => {
+                let fd = *fd;
+                self.poller()?.arm(fd, token, wanted, true)
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Ends a watch. Call before the descriptor is closed.
+    pub fn unwatch(&mut self, token: usize) {
+        if let Some(Entry::Watch { fd, .. }) = self.entries.get(token).map(|entry| &**entry) {
+            let fd = *fd;
+            if let Some(poller) = &self.poller {
+                poller.disarm(fd);
+            }
+            self.waiting -= 1;
+            self.remove(token);
+        }
+    }
+
+    fn remove(&mut self, token: usize) {
+        if let Some(slot) = self.entries.get_mut(token) {
+            **slot = Entry::Free;
+            self.free.push(token);
+        }
+    }
+
+    /// A fiber that waited for a descriptor runs again.
+    pub(super) fn end_wait(&mut self) {
+        self.waiting -= 1;
+    }
+
+    /// Forgets a descriptor nobody waits for, before it is closed or handed to somebody else.
+    pub fn forget(&mut self, fd: RawFd) {
+        if let Some(token) = self.by_fd.get(&fd).copied()
+            && let Some(Entry::Fibers { waiting, .. }) = self.entries.get(token).map(|entry| &**entry)
+            && waiting.is_empty()
+        {
+            self.by_fd.remove(&fd);
+            self.remove(token);
+            if let Some(poller) = &self.poller {
+                poller.disarm(fd);
+            }
+        }
+    }
+
+    fn entry_of(&mut self, fd: RawFd) -> usize {
+        if let Some(token) = self.by_fd.get(&fd) {
+            return *token;
+        }
+        let token = self.insert(Entry::Fibers { known: false, waiting: WaitList::new() });
+        self.by_fd.insert(fd, token);
+        token
+    }
+}
+
+impl<B: Body> Cord<B> {
+    /// Puts the running fiber among those that wait for `fd` to be ready for `wanted`; it is signalled with the events
+    /// in its `events`. The caller then waits.
+    ///
+    /// # Errors
+    /// The system's (EBADF, EPERM for a plain file); the fiber is on no list then.
+    pub fn begin_io(&mut self, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+        let f = self.current;
+        let token = self.descriptors.entry_of(fd);
+        let descriptors = &raw mut self.descriptors;
+        // SAFETY: the boxed entry does not move while the poller is armed; linked fibers are live.
+        unsafe {
+            let Some(entry) = (&mut (*descriptors).entries).get_mut(token) else { return Err(io::ErrorKind::Other.into()) };
+            let Entry::Fibers { known, waiting, .. } = &mut **entry else { return Err(io::ErrorKind::Other.into()) };
+            let mut all = wanted;
+            let mut other = waiting.first();
+            while !other.is_null() {
+                all |= (*other).events;
+                other = (*other).link.next();
+            }
+            (*descriptors).poller()?.arm(fd, token, all, *known)?;
+            *known = true;
+            (*f).events = wanted;
+            (*f).wait = Wait::Io;
+            (*f).attention |= attention::BODY;
+            WaitList::link(waiting, f, false);
+            self.descriptors.waiting += 1;
+        }
+        Ok(())
+    }
+
+    /// Handles one event: fibers are woken here; of a watch, its data is returned.
+    pub(super) fn external(&mut self, token: usize, ready: Readiness) -> Option<usize> {
+        let descriptors = &raw mut self.descriptors;
+        // SAFETY: as for `begin_io`; `signal` unlinks the fiber, so the next one is read before.
+        unsafe {
+            match &mut **(&mut (*descriptors).entries).get_mut(token)? {
+                Entry::Watch { data, .. } => Some(*data),
+                Entry::Free => None,
+                Entry::Fibers { waiting, .. } => {
+                    let mut f = waiting.first();
+                    while !f.is_null() {
+                        let next = (*f).link.next();
+                        if (*f).events & ready != 0 {
+                            (*f).events &= ready;
+                            self.signal(f);
+                        }
+                        f = next;
+                    }
+                    None
+                }
+            }
+        }
+    }
+}

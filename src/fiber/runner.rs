@@ -1,0 +1,280 @@
+//! Runners and the trampoline: who resumes whom, and who keeps a stack.
+//!
+//! ```text
+//!   program's stack                    runner's stack                another runner's stack
+//!   +-----------------+                +------------------+          +------------------+
+//!   | main fiber      |                | run_loop         |          | run_loop         |
+//!   |  wait           |   resume       |  Body::resume    |          |  Body::resume    |
+//!   |   trampoline ---+--------------> |   light fiber A  |          |   fiber B        |
+//!   |                 | <--------------+   waits: stays in|          |    gsub callback |
+//!   |                 |  gives back    |   this loop      |          |     wait: stuck  |
+//!   +-----------------+                +------------------+          +------------------+
+//! ```
+//!
+//! - A **light** fiber waits by returning to its runner's loop (`lua_yield`), which takes the next one: no switch.
+//! - A **stuck** fiber must wait where its body cannot return to the loop. It keeps the stack it stands on, and with it
+//!   the runner; the trampoline takes an idle runner, or resumes the next stuck fiber's stack directly.
+//! - A stuck fiber that later waits where it can falls back into its runner's loop, which simply goes on.
+//! - A runner whose next fiber is stuck or the main one gives control back to the trampoline and is idle.
+//!
+//! There is always an idle runner while the trampoline runs: the main fiber's wait and each stuck wait secure one
+//! before they give up their stack, so that the lack of memory is an error of their own call.
+
+use super::cord::{Body, Cord, Outcome, Refused, innermost, thread_mark};
+use super::fiber::{FiberPtr, attention, flag};
+use crate::sys::segv::Whose;
+use crate::sys::stack::{self, Stack, StackError};
+use std::ffi::c_void;
+
+/// Idle runners kept when the loop sleeps.
+const IDLE_KEPT: usize = 16;
+
+/// A C stack whose code is the loop that resumes light fibers.
+pub struct Runner<B: Body> {
+    cord: *mut Cord<B>,
+    stack: *mut Stack,
+    quit: bool,
+}
+
+impl<B: Body> Runner<B> {
+    fn new(cord: *mut Cord<B>, bytes: usize) -> Result<*mut Self, StackError> {
+        let runner = Box::into_raw(Box::new(Runner { cord, stack: std::ptr::null_mut(), quit: false }));
+        match Stack::new(bytes, run_loop::<B>, runner.cast(), Whose { label: label::<B>, cord: cord.cast() }) {
+            Ok(stack) => {
+                // SAFETY: just made.
+                unsafe { (*runner).stack = Box::into_raw(stack) };
+                Ok(runner)
+            }
+            Err(error) => {
+                // SAFETY: just made, known to nobody.
+                drop(unsafe { Box::from_raw(runner) });
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends an idle runner and unmaps its stack.
+    ///
+    /// # Safety
+    /// The runner is idle: suspended in its loop, or not started.
+    unsafe fn retire(this: *mut Self) {
+        // SAFETY: the caller's contract; nobody else knows an idle runner.
+        unsafe {
+            (*this).quit = true;
+            (*(*this).stack).resume();
+            Box::from_raw((*this).stack).retire();
+            drop(Box::from_raw(this));
+        }
+    }
+}
+
+/// "id/name" of the fiber that runs, for the overflow message. Reads memory only: it runs in a signal handler.
+unsafe fn label<B: Body>(cord: *const c_void, buffer: &mut [u8]) -> usize {
+    // SAFETY: the cord is live while one of its stacks runs, and the faulting fiber is its current one.
+    unsafe {
+        let f = (*cord.cast::<Cord<B>>()).current;
+        let mut digits = [0u8; 20];
+        let (mut n, mut id) = (digits.len(), (*f).id);
+        loop {
+            n -= 1;
+            if let Some(slot) = digits.get_mut(n) {
+                *slot = b'0' + (id % 10) as u8;
+            }
+            id /= 10;
+            if id == 0 || n == 0 {
+                break;
+            }
+        }
+        let parts = [digits.get(n..).unwrap_or_default(), b"/", (*f).name()];
+        let mut at = 0;
+        for byte in parts.iter().flat_map(|part| part.iter()) {
+            if let Some(slot) = buffer.get_mut(at) {
+                *slot = *byte;
+                at += 1;
+            }
+        }
+        at
+    }
+}
+
+/// The loop of a runner. Returns only when the runner is told to quit.
+unsafe fn run_loop<B: Body>(argument: *mut c_void) {
+    let me = argument.cast::<Runner<B>>();
+    // SAFETY: the runner outlives its loop, the cord its runners. No reference is held across a call into the body.
+    unsafe {
+        let cord = (*me).cord;
+        if (*me).quit {
+            return;
+        }
+        loop {
+            let f = Cord::head(cord);
+            if (*f).attention & (attention::STACK | attention::MAIN) != 0 {
+                (*cord).returned = true;
+                Stack::suspend((*me).stack);
+                if (*me).quit {
+                    return;
+                }
+                continue;
+            }
+            (*cord).ready.pop_front();
+            B::prefetch((*cord).ready.peek(0), (*cord).ready.peek(1), (*cord).ready.peek(2));
+            (*cord).current = f;
+            (*f).flags &= !flag::READY;
+            (*f).csw += 1;
+            if (*f).attention != 0 {
+                B::prepare(cord, f);
+            }
+            if B::resume(cord, f) == Outcome::Ended {
+                end(cord, f);
+            }
+        }
+    }
+}
+
+#[inline(never)]
+unsafe fn end<B: Body>(cord: *mut Cord<B>, f: FiberPtr<B>) {
+    // SAFETY: called by the loop with its live fiber.
+    unsafe {
+        if B::ended(cord, f) {
+            Cord::finish(cord, f);
+        } else {
+            // More to run (on_stop triggers), at once and before anybody else.
+            (*f).flags |= flag::READY | flag::STOPPING;
+            (*cord).ready.push_front(f);
+        }
+    }
+}
+
+impl<B: Body> Cord<B> {
+    /// Makes sure that somebody can run light fibers while the caller keeps its stack.
+    unsafe fn secure_runner(cord: *mut Self) -> Result<(), StackError> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if !(*cord).idle.is_empty() {
+                return Ok(());
+            }
+            if (*cord).stack_limit == 0 {
+                (*cord).stack_limit = stack::limit();
+            }
+            if (*cord).stacks >= (*cord).stack_limit {
+                return Err(StackError::Limit((*cord).stack_limit));
+            }
+            let runner = Runner::new(cord, (*cord).stack_size)?;
+            (*cord).stacks += 1;
+            (*cord).idle.push(runner);
+            Ok(())
+        }
+    }
+
+    /// Whether the running fiber may wait with the stack it stands on. Call before queueing it anywhere.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed.
+    ///
+    /// # Safety
+    /// The cord is live.
+    pub unsafe fn may_keep_stack(cord: *mut Self) -> Result<(), Refused> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if (*cord).thread != thread_mark() {
+                return Err(Refused::OtherThread);
+            }
+            if (*cord).current != (*cord).main && innermost(None) != cord.cast_const().cast() {
+                return Err(Refused::OtherScheduler);
+            }
+            let saved = B::before_switch(cord)?;
+            B::after_switch(cord, saved);
+            Self::secure_runner(cord).map_err(Refused::NoStack)
+        }
+    }
+
+    /// The running fiber, which is queued somewhere or waits to be woken, gives up the processor and keeps its stack.
+    /// Returns when it runs again.
+    ///
+    /// # Safety
+    /// [`may_keep_stack`](Self::may_keep_stack) said yes; no reference into the cord is held.
+    pub unsafe fn switch(cord: *mut Self) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let f = (*cord).current;
+            let saved = B::before_switch(cord).unwrap_or(0);
+            if f == (*cord).main {
+                Self::trampoline(cord);
+                (*f).csw += 1;
+            } else {
+                let runner = (*cord).running;
+                (*f).runner = runner;
+                (*f).attention |= attention::STACK;
+                Stack::suspend((*runner).stack);
+                (*f).attention &= !attention::STACK;
+                (*f).runner = std::ptr::null_mut();
+            }
+            B::after_switch(cord, saved);
+        }
+    }
+
+    /// Runs everybody else on the program's own stack until the main fiber's turn comes.
+    unsafe fn trampoline(cord: *mut Self) {
+        let before = innermost(Some(cord.cast_const().cast()));
+        // SAFETY: the caller's contract; the runner taken is idle or owned by the stuck fiber that is resumed.
+        unsafe {
+            loop {
+                let f = Self::head(cord);
+                let seen = (*f).attention;
+                let runner = if seen & (attention::MAIN | attention::STACK) == 0 {
+                    match (*cord).idle.pop() {
+                        Some(runner) => runner,
+                        None => break,
+                    }
+                } else {
+                    (*cord).ready.pop_front();
+                    (*cord).current = f;
+                    (*f).flags &= !flag::READY;
+                    if seen & attention::MAIN != 0 {
+                        break;
+                    }
+                    (*f).csw += 1;
+                    Self::prefetch_stack((*cord).ready.peek(0));
+                    (*f).runner
+                };
+                (*cord).running = runner;
+                (*(*runner).stack).resume();
+                if (*cord).returned {
+                    (*cord).returned = false;
+                    (*cord).idle.push(runner);
+                }
+            }
+            (*cord).current = (*cord).main;
+        }
+        innermost(Some(before));
+    }
+
+    /// A hint that `next`, if it is a stuck fiber, is resumed soon.
+    #[inline(always)]
+    unsafe fn prefetch_stack(next: FiberPtr<B>) {
+        // SAFETY: a slot of the ready queue holds null or a record (records are never freed).
+        unsafe {
+            if !next.is_null() && (*next).attention & attention::STACK != 0 {
+                (*(*(*next).runner).stack).prefetch();
+            }
+        }
+    }
+
+    /// Unmaps idle stacks beyond a handful.
+    pub(super) unsafe fn trim(cord: *mut Self) {
+        // SAFETY: the idle list holds idle runners only; the one that runs now is not on it.
+        unsafe {
+            while (*cord).idle.len() > IDLE_KEPT {
+                if let Some(runner) = (*cord).idle.pop() {
+                    (*cord).stacks -= 1;
+                    Runner::retire(runner);
+                }
+            }
+        }
+    }
+
+    /// C stacks mapped now, and the most there may be.
+    pub fn stacks(&self) -> (usize, usize) {
+        (self.stacks, self.stack_limit)
+    }
+}

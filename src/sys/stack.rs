@@ -1,0 +1,256 @@
+//! C stacks: the only file that names `generator`.
+//!
+//! ```text
+//!   high   +----------------------+ <- page aligned top
+//!          | generator's record   |    (its handle points here)
+//!          | entry, frames ...    |
+//!          |          v           |
+//!          |   untouched pages    |    committed when first touched
+//!          +----------------------+
+//!          | our guard, 64 KiB    |    one string.gsub frame is over 8 KiB: a single page could be jumped
+//!          | generator's guard    |    one page
+//!   low    +----------------------+
+//! ```
+//!
+//! A stack is resumed by whoever holds it and suspends itself; both sides run on one OS thread. A suspended stack that
+//! still has foreign frames on it (LuaJIT's) must never be dropped, because `generator` would unwind it with a panic:
+//! [`Stack::retire`] is the one way to give a *finished* stack back.
+
+use crate::sys::segv;
+use generator::{Gn, LocalGenerator, Scope};
+use std::ffi::c_void;
+use std::fmt;
+
+/// What runs on a stack. It must not unwind, and returns only to retire the stack.
+pub type Entry = unsafe fn(*mut c_void);
+
+type Suspender = Scope<'static, 'static, (), ()>;
+
+const WORD: usize = size_of::<usize>();
+/// Bytes at the low end that fault: more than the largest single frame LuaJIT makes.
+pub const GUARD: usize = 64 * 1024;
+/// The smallest stack a user may ask for, in bytes (guard not counted), as Tarantool's `fiber_attr_setstacksize`.
+pub const MIN_SIZE: usize = 16 * 1024;
+/// The default stack, in bytes of address space: `table.sort` on its worst input ends in LuaJIT's own "stack overflow"
+/// well before it.
+pub const DEFAULT_SIZE: usize = 2 * 1024 * 1024;
+
+/// Why no stack could be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StackError {
+    /// As many stacks as the process's memory mappings safely allow are in use. Holds that number.
+    Limit(usize),
+    /// The system refused the memory (`errno`).
+    NoMemory(i32),
+}
+
+impl fmt::Display for StackError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StackError::Limit(limit) => write!(
+                out,
+                "too many fibers wait where Lua cannot yield: {limit} C stacks are in use, the most that \
+                 vm.max_map_count allows (raise it with sysctl -w vm.max_map_count=N)"
+            ),
+            StackError::NoMemory(errno) => write!(
+                out,
+                "no memory for a fiber's C stack: {} (see fiber.cfg{{stack_size = bytes}})",
+                std::io::Error::from_raw_os_error(*errno)
+            ),
+        }
+    }
+}
+
+/// One C stack and the code suspended on it.
+pub struct Stack {
+    generator: Option<LocalGenerator<'static, (), ()>>,
+    suspender: *mut Suspender,
+    top: usize,
+    bytes: usize,
+    guard: *const segv::Guard,
+}
+
+impl Stack {
+    /// Maps a stack of `bytes` (rounded up to pages) whose first [`resume`](Self::resume) calls `entry(argument)`.
+    /// `whose` tells the overflow message which fiber runs on it.
+    ///
+    /// # Errors
+    /// [`StackError`]: nothing was kept.
+    pub fn new(bytes: usize, entry: Entry, argument: *mut c_void, whose: segv::Whose) -> Result<Box<Self>, StackError> {
+        let page = page_size();
+        let bytes = bytes.max(MIN_SIZE).next_multiple_of(page) + GUARD;
+        probe(bytes + 2 * page)?;
+        let mut stack =
+            Box::new(Stack { generator: None, suspender: std::ptr::null_mut(), top: 0, bytes, guard: std::ptr::null() });
+        let me = &raw mut *stack as usize;
+        let argument = argument as usize;
+        segv::before_generator();
+        let generator = Gn::<()>::new_scoped_opt_local(bytes / WORD, move |scope: Scope<'_, '_, (), ()>| {
+            // SAFETY: the scope outlives every suspension, since this closure's frame is the stack's lowest; the
+            // lifetimes only name that frame. `me` is the boxed stack, alive as long as its generator.
+            unsafe {
+                let mut scope = std::mem::transmute::<Scope<'_, '_, (), ()>, Suspender>(scope);
+                (*(me as *mut Stack)).suspender = &raw mut scope;
+                entry(argument as *mut c_void);
+            }
+        });
+        stack.protect(generator, page, whose);
+        Ok(stack)
+    }
+
+    /// Widens the guard and makes it known to the fault handler.
+    fn protect(&mut self, generator: LocalGenerator<'static, (), ()>, page: usize, whose: segv::Whose) {
+        // The handle is an address on the stack itself, within its highest page.
+        let raw = generator.into_raw();
+        self.top = (raw as usize).next_multiple_of(page);
+        // SAFETY: `raw` came from `into_raw` on the line above and is turned back once.
+        self.generator = Some(unsafe { LocalGenerator::from_raw(raw) });
+        let low = self.low();
+        // SAFETY: [low, low + GUARD) is the unused low end of the mapping `generator` just made for this stack. Its
+        // one touched page (a sentinel) is given back, since nobody will read it before `retire` rewrites it.
+        unsafe {
+            libc::madvise(low as *mut c_void, GUARD, libc::MADV_DONTNEED);
+            libc::mprotect(low as *mut c_void, GUARD, libc::PROT_NONE);
+        }
+        self.guard = segv::add(low - page, low + GUARD, whose);
+    }
+
+    fn low(&self) -> usize {
+        // `generator` rounds the words it was given down and adds a page; both end at the same top.
+        (self.top - self.bytes) & !(page_size() - 1)
+    }
+
+    /// Runs the stack until it suspends itself or its entry returns.
+    ///
+    /// # Safety
+    /// The caller runs on another stack of the same OS thread that made this one; the stack is suspended.
+    #[inline(always)]
+    pub unsafe fn resume(&mut self) {
+        if let Some(generator) = &mut self.generator {
+            generator.resume();
+        }
+    }
+
+    /// Gives control back to whoever resumed this stack; returns when it is resumed again.
+    ///
+    /// # Safety
+    /// `this` is the stack the caller runs on.
+    #[inline(always)]
+    pub unsafe fn suspend(this: *mut Stack) {
+        // SAFETY: the suspender was set before `entry` ran and lives on this very stack.
+        unsafe { (*(*this).suspender).yield_with(()) }
+    }
+
+    /// Asks the processor for the lines a resume will read.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        if let Some(generator) = &self.generator {
+            generator.prefetch();
+        }
+    }
+
+    /// Unmaps a stack whose entry has returned.
+    pub fn retire(mut self: Box<Self>) {
+        if let Some(generator) = self.generator.take() {
+            if !generator.is_done() {
+                std::mem::forget(generator);
+                return;
+            }
+            segv::remove(self.guard);
+            // SAFETY: the range is this stack's own guard. `generator` reads its eight sentinel words at the low end
+            // when it is dropped and takes their absence for an overflow, so they are put back.
+            unsafe {
+                libc::mprotect(self.low() as *mut c_void, GUARD, libc::PROT_READ | libc::PROT_WRITE);
+                let low = self.low() as *mut usize;
+                for i in 0..8 {
+                    low.add(i).write(0xDEAD_BEEF);
+                }
+            }
+            drop(generator);
+        }
+    }
+}
+
+/// `generator` panics where mmap fails, so ask first.
+fn probe(bytes: usize) -> Result<(), StackError> {
+    // SAFETY: a fresh anonymous mapping, unmapped at once.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANON,
+            -1,
+            0,
+        );
+        if at == libc::MAP_FAILED {
+            return Err(StackError::NoMemory(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOMEM)));
+        }
+        libc::munmap(at, bytes);
+    }
+    Ok(())
+}
+
+/// How many stacks this process may have at once: each takes two mappings, and thousands are left to everybody else.
+pub fn limit() -> usize {
+    const RESERVE: usize = 8192;
+    let count = std::fs::read_to_string("/proc/sys/vm/max_map_count")
+        .ok()
+        .and_then(|text| text.trim().parse::<usize>().ok())
+        .unwrap_or(65_530);
+    let used = std::fs::read("/proc/self/maps").map_or(1000, |maps| maps.iter().filter(|b| **b == b'\n').count());
+    (count.saturating_sub(used + RESERVE) / 2).max(64)
+}
+
+fn page_size() -> usize {
+    // SAFETY: sysconf has no requirements.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count {
+        stack: *mut Stack,
+        n: usize,
+    }
+
+    unsafe fn count(argument: *mut c_void) {
+        let this = argument.cast::<Count>();
+        // SAFETY: the test keeps the record alive; the stack pointer is set before the first resume.
+        unsafe {
+            for _ in 0..3 {
+                (*this).n += 1;
+                Stack::suspend((*this).stack);
+            }
+        }
+    }
+
+    fn nobody() -> segv::Whose {
+        segv::Whose { label: |_, _| 0, cord: std::ptr::null() }
+    }
+
+    #[test]
+    fn a_stack_runs_until_it_suspends_and_retires_when_its_entry_returned() {
+        let mut record = Count { stack: std::ptr::null_mut(), n: 0 };
+        let made = Stack::new(DEFAULT_SIZE, count, (&raw mut record).cast(), nobody());
+        let Ok(mut stack) = made else { panic!("no stack") };
+        record.stack = &raw mut *stack;
+        for expected in 1..=3 {
+            // SAFETY: made on this thread, suspended.
+            unsafe { stack.resume() };
+            assert_eq!(record.n, expected);
+        }
+        // SAFETY: as above; the entry returns now.
+        unsafe { stack.resume() };
+        stack.retire();
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error_and_not_a_panic() {
+        let made = Stack::new(1 << 52, count, std::ptr::null_mut(), nobody());
+        assert!(matches!(made.map(|_| ()), Err(StackError::NoMemory(_))));
+    }
+}
