@@ -42,6 +42,7 @@ luaopen! {
     luaopen_cord_log => "cord.log",
     luaopen_cord_varbinary => "cord.varbinary",
     luaopen_cord_decimal => "cord.decimal",
+    luaopen_cord_fiber => "cord.fiber",
     luaopen_cord_uri => "cord.uri",
     luaopen_cord_error => "cord.error",
     luaopen_cord_msgpack => "cord.msgpack",

@@ -13,9 +13,15 @@ use std::time::Duration;
 enum Entry<B: Body> {
     Free,
     /// Fibers wait for this descriptor.
-    Fibers { known: bool, waiting: WaitList<B> },
+    Fibers {
+        known: bool,
+        waiting: WaitList<B>,
+    },
     /// A layer above is told of each event.
-    Watch { fd: RawFd, data: usize },
+    Watch {
+        fd: RawFd,
+        data: usize,
+    },
 }
 
 /// The descriptors of one scheduler.
@@ -176,7 +182,9 @@ impl<B: Body> Cord<B> {
         let descriptors = &raw mut self.descriptors;
         // SAFETY: the boxed entry does not move while the poller is armed; linked fibers are live.
         unsafe {
-            let Some(entry) = (&mut (*descriptors).entries).get_mut(token) else { return Err(io::ErrorKind::Other.into()) };
+            let Some(entry) = (&mut (*descriptors).entries).get_mut(token) else {
+                return Err(io::ErrorKind::Other.into());
+            };
             let Entry::Fibers { known, waiting, .. } = &mut **entry else { return Err(io::ErrorKind::Other.into()) };
             let mut all = wanted;
             let mut other = waiting.first();

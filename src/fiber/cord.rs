@@ -58,6 +58,8 @@ pub enum Refused {
     OtherScheduler,
     /// On another OS thread than the one the scheduler was made on.
     OtherThread,
+    /// Inside a callback the scheduler itself runs (an error's tostring, a decoder).
+    Callback,
     /// No C stack for the next runner.
     NoStack(StackError),
 }
@@ -70,9 +72,8 @@ impl std::fmt::Display for Refused {
             Refused::OtherScheduler => {
                 out.write_str("cannot yield: the fibers of another Lua state run on this thread's stack right now")
             }
-            Refused::OtherThread => {
-                out.write_str("cannot yield: this Lua state's fibers belong to another OS thread")
-            }
+            Refused::OtherThread => out.write_str("cannot yield: this Lua state's fibers belong to another OS thread"),
+            Refused::Callback => out.write_str("cannot yield inside a callback of the scheduler"),
             Refused::NoStack(error) => error.fmt(out),
         }
     }
@@ -145,7 +146,7 @@ pub(super) fn thread_mark() -> *const u8 {
 
 /// The scheduler.
 pub struct Cord<B: Body> {
-    /// The fiber that runs.
+    /// The fiber that runs; null while the scheduler looks at the outside world.
     pub current: FiberPtr<B>,
     /// Who runs next.
     pub ready: Ring<Fiber<B>>,
@@ -270,10 +271,9 @@ impl<B: Body> Cord<B> {
         self.free.len()
     }
 
-    /// Every live fiber.
-    pub fn each(&self) -> impl Iterator<Item = FiberPtr<B>> {
-        // SAFETY: records live as long as the cord.
-        self.records.iter().copied().filter(|f| unsafe { (**f).id != 0 })
+    /// The record in slot `i`, in use or not (then its id is 0).
+    pub fn record(&self, i: usize) -> Option<FiberPtr<B>> {
+        self.records.get(i).copied()
     }
 
     /// Gives the record back.
@@ -460,12 +460,27 @@ impl<B: Body> Cord<B> {
         }
     }
 
+    /// A look at the outside world, without waiting for it.
+    ///
+    /// # Safety
+    /// The cord is live, and the caller is the running fiber.
+    pub unsafe fn glance(cord: *mut Self) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let f = (*cord).current;
+            Self::turn(cord);
+            (*cord).current = f;
+        }
+    }
+
     /// A look at the outside world while fibers are ready.
     #[cold]
     #[inline(never)]
     unsafe fn turn(cord: *mut Self) {
         // SAFETY: the caller's contract; no reference is held across the calls into the body.
         unsafe {
+            // Nobody runs: whoever ran last may be woken like any other.
+            (*cord).current = std::ptr::null_mut();
             B::before_poll(cord);
             (*cord).clock.update();
             let now = (*cord).clock.monotonic;
@@ -490,6 +505,7 @@ impl<B: Body> Cord<B> {
     unsafe fn wait_outside(cord: *mut Self) {
         // SAFETY: as for `turn`.
         unsafe {
+            (*cord).current = std::ptr::null_mut();
             B::before_poll(cord);
             if !(*cord).ready.is_empty() {
                 return;
@@ -501,9 +517,7 @@ impl<B: Body> Cord<B> {
                 return;
             }
             let timeout = match (*cord).timers.next() {
-                Some(deadline) => {
-                    Some(Duration::from_nanos(deadline.saturating_sub((*cord).clock.monotonic).max(1)))
-                }
+                Some(deadline) => Some(Duration::from_nanos(deadline.saturating_sub((*cord).clock.monotonic).max(1))),
                 None => {
                     if !(*cord).descriptors.any() && (*cord).outside == 0 && (*cord).deadlock_is_error {
                         let main = (*cord).main;
@@ -536,7 +550,9 @@ impl<B: Body> Cord<B> {
                     }
                 }
                 // A poller that cannot be opened or read leaves timers: sleep until the next one instead of spinning.
-                Err(_) => std::thread::sleep(timeout.unwrap_or(Duration::from_millis(10)).min(Duration::from_millis(10))),
+                Err(_) => {
+                    std::thread::sleep(timeout.unwrap_or(Duration::from_millis(10)).min(Duration::from_millis(10)))
+                }
                 Ok(()) => {
                     for (token, ready) in &events {
                         if let Some(data) = (*cord).external(*token, *ready) {

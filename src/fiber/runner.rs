@@ -73,6 +73,9 @@ unsafe fn label<B: Body>(cord: *const c_void, buffer: &mut [u8]) -> usize {
     // SAFETY: the cord is live while one of its stacks runs, and the faulting fiber is its current one.
     unsafe {
         let f = (*cord.cast::<Cord<B>>()).current;
+        if f.is_null() {
+            return 0;
+        }
         let mut digits = [0u8; 20];
         let (mut n, mut id) = (digits.len(), (*f).id);
         loop {

@@ -1,7 +1,10 @@
 //! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
 
 pub mod decimal;
+pub mod body;
 pub mod error;
+pub mod fiber;
+pub mod jit;
 pub mod state;
 pub mod uuid;
 
@@ -22,6 +25,7 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
     Module { name: "cord.errcode", native: None, source: include_str!("errcode.lua") },
     Module { name: "cord.msgpack", native: None, source: include_str!("msgpack.lua") },
+    Module { name: "cord.fiber", native: Some(fiber::native), source: include_str!("fiber.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
     Module { name: "cord.uuid", native: Some(uuid::native), source: include_str!("uuid.lua") },
 ];

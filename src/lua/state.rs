@@ -2,9 +2,11 @@
 //! its first upvalue, and the loader of the modules.
 
 use crate::lua::MODULES;
+use crate::lua::body::{Anchor, Listener, LuaBody, LuaCord, LuaFiber, anchor, threads_kept};
+use crate::lua::jit;
 use crate::sys::luajit::{self, Entry, LuaJit};
 use mlua::ffi::*;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 /// One entry of [`MODULES`].
 pub struct Module {
@@ -25,6 +27,194 @@ pub struct State {
     pub luajit: &'static LuaJit,
     /// A Lua thread of our own: results are made here, never on a suspended fiber's stack.
     pub scratch: *mut lua_State,
+    /// Another one that never runs anything: its stack holds what native code must reach fast ([`Keep`]).
+    store: *mut lua_State,
+    /// The scheduler.
+    pub cord: LuaCord,
+    /// Finished fibers' threads kept for reuse, at most.
+    pub threads_kept: usize,
+    /// Records whose slots in the anchors table exist.
+    anchored: u32,
+    /// The protected job under way.
+    job: Option<(Job, *mut c_void)>,
+}
+
+/// Something done on the scratch thread under a protected call. It may raise.
+pub type Job = unsafe fn(*mut lua_State, *mut State, *mut c_void);
+
+/// Positions on the store thread's stack.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub enum Keep {
+    /// The anchors table: threads, handles, storages and results of the fibers.
+    Anchors = 1,
+    /// The C function that runs protected jobs.
+    Protected = 2,
+    /// fiber.lua: reports an uncaught error.
+    Report = 3,
+    /// fiber.lua: runs the on_stop triggers of a fiber.
+    OnStop = 4,
+    /// Functions of triggers, by reference.
+    Triggers = 5,
+    /// The metatable of fiber handles.
+    FiberMeta = 6,
+    /// The functions net.box keeps.
+    Netbox = 7,
+    /// The functions the server keeps.
+    Server = 8,
+    /// The functions msgpack keeps.
+    Msgpack = 9,
+    /// fiber.lua: runs the on_yield triggers of a fiber.
+    OnYield = 10,
+    /// Spare.
+    Spare = 11,
+}
+const KEPT: c_int = 12;
+
+impl State {
+    /// Pushes onto `l` what is kept at `which`.
+    ///
+    /// # Safety
+    /// The state is live and `l` has a free slot.
+    #[inline]
+    pub unsafe fn push_kept(&self, l: *mut lua_State, which: Keep) {
+        // SAFETY: the store's positions are filled since `ensure`; it has room for one more.
+        unsafe {
+            lua_pushvalue(self.store, which as c_int);
+            lua_xmove(self.store, l, 1);
+        }
+    }
+
+    /// Moves the top of `l` to `which`.
+    ///
+    /// # Safety
+    /// As for [`push_kept`](Self::push_kept); a value is on the top of `l`.
+    pub unsafe fn keep(&self, l: *mut lua_State, which: Keep) {
+        // SAFETY: as above.
+        unsafe {
+            lua_xmove(l, self.store, 1);
+            lua_replace(self.store, which as c_int);
+        }
+    }
+
+    /// Moves the top of `l` into the anchors of `f`. Cannot raise: the slot exists.
+    ///
+    /// # Safety
+    /// `f` went through [`reserve_anchors`](Self::reserve_anchors).
+    pub unsafe fn keep_anchor(&self, l: *mut lua_State, f: LuaFiber, which: Anchor) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            lua_xmove(l, self.store, 1);
+            lua_rawseti_(self.store, Keep::Anchors as c_int, anchor(f, which) as c_int);
+        }
+    }
+
+    /// Sets an anchor of `f` to a boolean (false: nothing is kept there). Cannot raise.
+    ///
+    /// # Safety
+    /// As for [`keep_anchor`](Self::keep_anchor).
+    pub unsafe fn set_anchor(&self, f: LuaFiber, which: Anchor, value: bool) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            lua_pushboolean(self.store, c_int::from(value));
+            lua_rawseti_(self.store, Keep::Anchors as c_int, anchor(f, which) as c_int);
+        }
+    }
+
+    /// Pushes an anchor of `f` onto `l`.
+    ///
+    /// # Safety
+    /// As for [`keep_anchor`](Self::keep_anchor); `l` has a free slot.
+    pub unsafe fn push_anchor(&self, l: *mut lua_State, f: LuaFiber, which: Anchor) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            lua_rawgeti_(self.store, Keep::Anchors as c_int, anchor(f, which) as c_int);
+            lua_xmove(self.store, l, 1);
+        }
+    }
+
+    /// Makes the anchors of record `f` exist. A memory error is raised in `l`.
+    ///
+    /// # Safety
+    /// `l` runs one of our functions, with free slots.
+    pub unsafe fn reserve_anchors(&mut self, l: *mut lua_State, f: LuaFiber) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            while self.anchored <= (*f).slot {
+                self.push_kept(l, Keep::Anchors);
+                for which in 1..=4 {
+                    lua_pushboolean(l, 0);
+                    lua_rawseti_(l, -2, self.anchored as c_int * 4 + which);
+                }
+                lua_settop(l, -2);
+                self.anchored += 1;
+            }
+        }
+    }
+
+    /// Drops the on_yield triggers of a finished fiber.
+    ///
+    /// # Safety
+    /// `f` is live.
+    pub unsafe fn drop_triggers(&mut self, f: LuaFiber) {
+        // SAFETY: unref writes slots that exist (the free list was made in `ensure`).
+        unsafe {
+            let pool = &mut self.cord.triggers;
+            while let Some(reference) = (*f).on_yield.pop(pool) {
+                luaL_unref(self.store, Keep::Triggers as c_int, reference);
+            }
+        }
+    }
+
+    /// The listener of that number.
+    pub fn listener(&self, i: usize) -> Option<Listener> {
+        self.cord.body.listeners.get(i).copied()
+    }
+
+    /// Runs `job(scratch, state, argument)` under a protected call. False if it raised: the error is dropped.
+    /// No wait is possible inside.
+    ///
+    /// # Safety
+    /// `this` is live; jobs nest strictly.
+    pub unsafe fn protected(this: *mut State, job: Job, argument: *mut c_void) -> bool {
+        // SAFETY: the scratch thread has room for many jobs; everything is put back afterwards.
+        unsafe {
+            let sl = (*this).scratch;
+            let top = lua_gettop(sl);
+            let outer = (*this).job.replace((job, argument));
+            (*this).cord.body.protected += 1;
+            (*this).push_kept(sl, Keep::Protected);
+            let status = lua_pcall(sl, 0, 0, 0);
+            (*this).cord.body.protected -= 1;
+            (*this).job = outer;
+            lua_settop(sl, top);
+            status == 0
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn l_protected(l: *mut lua_State) -> c_int {
+    // SAFETY: called by `State::protected` alone, which set the job.
+    unsafe {
+        let state = current(l);
+        if let Some((job, argument)) = (*state).job {
+            job(l, state, argument);
+        }
+    }
+    0
+}
+
+unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
+    // SAFETY: the finalizer of the state's userdata, at lua_close. Suspended stacks are abandoned on purpose: unwinding
+    // them would run through LuaJIT's frames. What the process would notice, the poller's descriptors, is given back.
+    unsafe {
+        let state = lua_touserdata(l, 1).cast::<State>();
+        if !state.is_null() && (*state).library == &raw const LIBRARY {
+            (*state).cord.descriptors = Default::default();
+            (*state).cord.body.listeners.clear();
+        }
+    }
+    0
 }
 
 /// Its address identifies this copy of the library.
@@ -50,6 +240,20 @@ pub unsafe fn push_str(l: *mut lua_State, s: &str) {
 pub unsafe fn current(l: *mut lua_State) -> *mut State {
     // SAFETY: `register` put the userdata into the first upvalue of each function.
     unsafe { lua_touserdata(l, lua_upvalueindex(1)).cast() }
+}
+
+/// The state of `l`, looked up in the registry: for code that has no upvalue at hand.
+///
+/// # Safety
+/// The library was opened in this Lua state, and `l` has a free slot.
+pub unsafe fn find(l: *mut lua_State) -> *mut State {
+    // SAFETY: the caller's contract.
+    unsafe {
+        lua_getfield_(l, LUA_REGISTRYINDEX, STATE_KEY);
+        let state = lua_touserdata(l, -1).cast();
+        lua_settop(l, -2);
+        state
+    }
 }
 
 /// Adds `functions` to the table on the top of the stack, each with the state as its first upvalue.
@@ -118,17 +322,67 @@ unsafe fn ensure(l: *mut lua_State, luajit: &'static LuaJit) {
             }
             return;
         }
-        let state: *mut State = lua_newuserdata(l, size_of::<State>()).cast();
-        let scratch = lua_newthread(l);
-        state.write(State { library: &raw const LIBRARY, luajit, scratch });
-        // The thread is the userdata's environment's only entry: both live as long as the registry.
-        lua_createtable(l, 1, 0);
-        lua_insert(l, -2);
-        lua_rawseti_(l, -2, 1);
-        lua_setfenv(l, -2);
-        lua_setfield(l, LUA_REGISTRYINDEX, STATE_KEY);
+        make(l, luajit);
         lua_createtable(l, 0, MODULES.len() as c_int);
         lua_setfield(l, LUA_REGISTRYINDEX, MODULES_KEY);
+    }
+}
+
+/// Makes the record and anchors it in the registry.
+unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
+    // SAFETY: a live state with free slots; the userdata is written before anything can read it, and anchored with the
+    // two threads it points to.
+    unsafe {
+        luaL_checkstack_(l, 16, c"opening cord".as_ptr());
+        let proven = jit::prove(l);
+        let state: *mut State = lua_newuserdata(l, size_of::<State>()).cast();
+        lua_createtable(l, 2, 0);
+        let scratch = lua_newthread(l);
+        lua_rawseti_(l, -2, 1);
+        let store = lua_newthread(l);
+        lua_rawseti_(l, -2, 2);
+        lua_setfenv(l, -2);
+        luaL_checkstack_(scratch, 64, c"opening cord".as_ptr());
+        luaL_checkstack_(store, 64, c"opening cord".as_ptr());
+        state.write(State {
+            library: &raw const LIBRARY,
+            luajit,
+            scratch,
+            store,
+            cord: LuaCord::new(LuaBody::new(luajit, proven)),
+            threads_kept: threads_kept(),
+            anchored: 0,
+            job: None,
+        });
+        (*state).cord.body.state = state;
+        fill_store(l, state);
+        lua_createtable(l, 0, 1);
+        lua_pushcclosure(l, l_closed, 0);
+        lua_setfield(l, -2, c"__gc".as_ptr());
+        lua_setmetatable(l, -2);
+        lua_setfield(l, LUA_REGISTRYINDEX, STATE_KEY);
+    }
+}
+
+/// Fills the positions of [`Keep`]; the state's userdata is on the top of `l`.
+unsafe fn fill_store(l: *mut lua_State, state: *mut State) {
+    // SAFETY: as for `make`.
+    unsafe {
+        let store = (*state).store;
+        lua_settop(store, KEPT);
+        lua_createtable(l, 64, 0);
+        (*state).keep(l, Keep::Anchors);
+        lua_pushvalue(l, -1);
+        lua_pushcclosure(l, l_protected, 1);
+        (*state).keep(l, Keep::Protected);
+        lua_createtable(l, 4, 1);
+        // The free list of references must exist before code that may not allocate uses it.
+        lua_pushboolean(l, 1);
+        let reference = luaL_ref(l, -2);
+        luaL_unref(l, -1, reference);
+        (*state).keep(l, Keep::Triggers);
+        let main = (*state).cord.main;
+        (*state).reserve_anchors(l, main);
     }
 }
 

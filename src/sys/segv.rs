@@ -174,8 +174,7 @@ unsafe fn explain(guard: &Guard) {
     } else {
         // SAFETY: stored from exactly this function type in `add`.
         unsafe {
-            let label =
-                std::mem::transmute::<*mut c_void, unsafe fn(*const c_void, &mut [u8]) -> usize>(label);
+            let label = std::mem::transmute::<*mut c_void, unsafe fn(*const c_void, &mut [u8]) -> usize>(label);
             label(guard.cord.load(Relaxed), &mut buffer)
         }
     };

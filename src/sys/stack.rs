@@ -80,8 +80,13 @@ impl Stack {
         let page = page_size();
         let bytes = bytes.max(MIN_SIZE).next_multiple_of(page) + GUARD;
         probe(bytes + 2 * page)?;
-        let mut stack =
-            Box::new(Stack { generator: None, suspender: std::ptr::null_mut(), top: 0, bytes, guard: std::ptr::null() });
+        let mut stack = Box::new(Stack {
+            generator: None,
+            suspender: std::ptr::null_mut(),
+            top: 0,
+            bytes,
+            guard: std::ptr::null(),
+        });
         let me = &raw mut *stack as usize;
         let argument = argument as usize;
         segv::before_generator();

@@ -1,0 +1,577 @@
+//! What a light fiber is: a Lua thread that a runner resumes with `lua_resume`.
+//!
+//! Two rules shape this file. A suspended thread's stack is touched only by pushes and moves that cannot allocate, call
+//! or raise; whatever can is done on the *scratch* thread, under a protected call, and moved. And no native code runs
+//! after a light fiber's wait: whoever wakes it leaves the results on its stack, where they become the results of the C
+//! function that yielded.
+
+use super::jit::{self, HOOK_ACTIVE, HOOK_GC, HOOK_VMEVENT, MARK, Mode};
+use super::state::State;
+use crate::fiber::cord::Wake;
+use crate::fiber::fiber::{Wait, attention, flag};
+use crate::fiber::{Body, Cord, Fiber, FiberPtr, Outcome, Refused};
+use crate::sys::luajit::LuaJit;
+use crate::sys::poll::Readiness;
+use mlua::ffi::*;
+use std::ffi::{c_int, c_void};
+
+/// The scheduler of Lua fibers.
+pub type LuaCord = Cord<LuaBody>;
+/// One of its records.
+pub type LuaFiber = FiberPtr<LuaBody>;
+
+/// Finished fibers' threads kept for reuse, at most.
+const THREADS_KEPT: usize = 16_384;
+
+/// Code that runs as a fiber without Lua: made through the C API.
+pub type NativeEntry = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+
+/// What each record keeps.
+pub struct Data {
+    /// The fiber's Lua thread; null in the main and in native fibers, and in a pooled record whose thread was dropped.
+    pub l: *mut lua_State,
+    /// Values on the top of the stack that the next resume hands over.
+    pub nargs: c_int,
+    /// The yield that is under way is one of ours.
+    pub announced: bool,
+    /// An error is raised where a foreign yield stands, by a one-shot hook.
+    doomed: bool,
+    /// How `lua_resume` ended.
+    pub status: c_int,
+    /// Kept results: how many, or -1 for an error value.
+    pub results: c_int,
+    /// The thread whose C function waits, while the wait is of the kind whose results are moved to it.
+    pub waiter: *mut lua_State,
+    /// What a request-like wait belongs to (an index of the layer above).
+    pub ticket: u64,
+    /// The code of a native fiber, until it starts.
+    pub entry: Option<NativeEntry>,
+    /// Its argument.
+    pub argument: *mut c_void,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Data {
+            l: std::ptr::null_mut(),
+            nargs: 0,
+            announced: false,
+            doomed: false,
+            status: 0,
+            results: 0,
+            waiter: std::ptr::null_mut(),
+            ticket: 0,
+            entry: None,
+            argument: std::ptr::null_mut(),
+        }
+    }
+}
+
+/// A layer above that wants to hear of turns and descriptors.
+#[derive(Clone, Copy)]
+pub struct Listener {
+    /// Called at the end of a turn.
+    pub before_poll: unsafe fn(*mut State),
+    /// Called when a watched descriptor is ready.
+    pub event: unsafe fn(*mut State, usize, Readiness),
+}
+
+/// What the cord keeps for its Lua fibers.
+pub struct LuaBody {
+    /// The state it belongs to.
+    pub state: *mut State,
+    /// LuaJIT's own functions.
+    pub luajit: &'static LuaJit,
+    /// What was proven of this LuaJIT.
+    pub proven: jit::Proven,
+    /// The trace-abort mode.
+    pub mode: Mode,
+    /// The recorder's state word, or a word of our own where there is none to clear.
+    pub abort_word: *mut u32,
+    /// What `abort_word` is anded with: all ones when nothing is to be cleared.
+    pub abort_mask: u32,
+    /// Handler runs so far.
+    pub abort_calls: u64,
+    /// Protected calls under way on the scratch thread: no wait is possible inside.
+    pub protected: u32,
+    /// Told of the end of each turn: net.box, the server.
+    pub listeners: Vec<Listener>,
+    /// The hook a doomed fiber's error is raised from replaces this one for a moment.
+    saved_hook: (Option<lua_Hook>, c_int, c_int),
+    /// `setfenv(0)` of the program, for threads of native origin.
+    pub ended: bool,
+}
+
+impl LuaBody {
+    /// A body whose `state` is still to be set.
+    pub fn new(luajit: &'static LuaJit, proven: jit::Proven) -> Self {
+        LuaBody {
+            state: std::ptr::null_mut(),
+            luajit,
+            proven,
+            mode: Mode::Extern,
+            abort_word: Box::into_raw(Box::new(0)),
+            abort_mask: u32::MAX,
+            abort_calls: 0,
+            protected: 0,
+            listeners: Vec::new(),
+            saved_hook: (None, 0, 0),
+            ended: false,
+        }
+    }
+
+    /// Whether the running C function of `l` can wait by yielding to its runner.
+    ///
+    /// # Safety
+    /// `l` runs.
+    #[inline(always)]
+    pub unsafe fn is_yieldable(&self, l: *mut lua_State) -> bool {
+        // SAFETY: the caller's contract; the word is read only where it was proven.
+        unsafe { if self.proven.cframe { jit::is_yieldable(l) } else { self.luajit.is_yieldable(l) } }
+    }
+
+    /// Marks a waiting thread as running, so that LuaJIT refuses to resume it for anybody else.
+    ///
+    /// # Safety
+    /// `l` is live and does not run.
+    #[inline(always)]
+    pub unsafe fn mark(&self, l: *mut lua_State, mark: usize) {
+        if self.proven.cframe {
+            // SAFETY: the word was proven.
+            unsafe { *jit::cframe(l) = mark };
+        }
+    }
+}
+
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Codes that raw waits return as their first result; fiber.lua turns them into errors. Nil: nothing to raise.
+pub mod code {
+    use std::ffi::c_int;
+    /// The fiber is cancelled.
+    pub const CANCELLED: c_int = 1;
+    /// The deadline passed.
+    pub const TIMED_OUT: c_int = 2;
+    /// Ctrl-C.
+    pub const INTERRUPTED: c_int = 3;
+    /// Nothing can ever wake anyone.
+    pub const DEADLOCK: c_int = 4;
+    /// `join` is through: its results follow.
+    pub const DONE: c_int = 5;
+}
+
+/// The code of a wake, or 0.
+#[inline]
+pub fn code_of(wake: Wake) -> c_int {
+    if wake.interrupted {
+        code::INTERRUPTED
+    } else if wake.deadlock {
+        code::DEADLOCK
+    } else if wake.cancelled {
+        code::CANCELLED
+    } else if wake.timed_out {
+        code::TIMED_OUT
+    } else {
+        0
+    }
+}
+
+/// Pushes what a wait of kind `wait` returns, at most two values, neither of which allocates. Returns how many.
+///
+/// # Safety
+/// `l` has the free slots every C function has.
+pub unsafe fn push_wake(l: *mut lua_State, f: LuaFiber, wake: Wake) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let number = code_of(wake);
+        let events = if (*f).wait == Wait::Io && wake.signalled { (*f).events } else { 0 };
+        if number == 0 && events == 0 && !wake.signalled {
+            return 0;
+        }
+        if number == 0 {
+            lua_pushnil(l);
+        } else {
+            lua_pushinteger(l, number as lua_Integer);
+        }
+        match (*f).wait {
+            Wait::Io => lua_pushinteger(l, events as lua_Integer),
+            _ => lua_pushboolean(l, c_int::from(wake.signalled)),
+        }
+        2
+    }
+}
+
+impl Body for LuaBody {
+    type Data = Data;
+
+    #[inline(always)]
+    unsafe fn resume(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> Outcome {
+        // SAFETY: the scheduler passes a ready light fiber; nothing is borrowed across `lua_resume`.
+        unsafe {
+            let l = (*f).data.l;
+            if l.is_null() {
+                return run_native(f);
+            }
+            let nargs = (*f).data.nargs;
+            (*f).data.nargs = 0;
+            (*cord).body.mark(l, 0);
+            let status = lua_resume_(l, nargs);
+            if status == LUA_YIELD {
+                (*cord).body.mark(l, MARK);
+                if !(*f).data.announced {
+                    foreign_yield(cord, f);
+                }
+                (*f).data.announced = false;
+                return Outcome::Yielded;
+            }
+            (*f).data.status = status;
+            Outcome::Ended
+        }
+    }
+
+    #[cold]
+    unsafe fn prepare(cord: *mut Cord<Self>, f: FiberPtr<Self>) {
+        // SAFETY: a waiting thread's C function has free slots; the pushes do not allocate.
+        unsafe {
+            let wake = (*cord).take_wake(f);
+            match (*f).wait {
+                Wait::None | Wait::Create => {}
+                _ if (*f).data.nargs > 0 => {}
+                _ => (*f).data.nargs = push_wake((*f).data.l, f, wake),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn ended(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> bool {
+        // SAFETY: the fiber's function has just ended.
+        unsafe {
+            let special = flag::JOINABLE | flag::STORAGE | flag::STOPPING;
+            if (*f).data.status == 0 && !(*f).is(special) && (*f).on_stop.is_empty() && !(*f).data.l.is_null() {
+                lua_settop((*f).data.l, 0);
+                return true;
+            }
+            ended_slow(cord, f)
+        }
+    }
+
+    unsafe fn recycle(cord: *mut Cord<Self>, f: FiberPtr<Self>) {
+        // SAFETY: the scratch thread's first slot is the anchors table, whose slots for this record exist: nothing
+        // here allocates.
+        unsafe {
+            let state = (*cord).body.state;
+            if (*f).is(flag::HANDLE) {
+                (*state).set_anchor(f, Anchor::Handle, false);
+            }
+            if (*f).data.results != 0 {
+                (*state).set_anchor(f, Anchor::Results, false);
+                (*f).data.results = 0;
+            }
+            if (*cord).pooled() >= (*state).threads_kept && !(*f).data.l.is_null() {
+                (*state).set_anchor(f, Anchor::Thread, false);
+                (*f).data.l = std::ptr::null_mut();
+            }
+            if !(*f).on_yield.is_empty() {
+                (*state).drop_triggers(f);
+            }
+            (*f).data.entry = None;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(next: FiberPtr<Self>, later: FiberPtr<Self>, last: FiberPtr<Self>) {
+        prefetch(last.cast_const().cast());
+        // SAFETY: slots of the ready queue hold null or records, which are never freed; a record's thread is null or
+        // anchored. Only the address of the stack's top is read from a thread.
+        unsafe {
+            if !later.is_null() {
+                let l = (*later).data.l.cast::<u8>();
+                prefetch(l);
+                prefetch(l.wrapping_add(64));
+            }
+            if !next.is_null() && !(*next).data.l.is_null() {
+                prefetch(*(*next).data.l.cast::<u8>().add(40).cast::<*const u8>());
+            }
+        }
+    }
+
+    unsafe fn before_poll(cord: *mut Cord<Self>) {
+        // SAFETY: listeners are functions of the library; the list is indexed anew each time, since one may add another.
+        unsafe {
+            let state = (*cord).body.state;
+            let mut i = 0;
+            while let Some(listener) = (*state).listener(i) {
+                (listener.before_poll)(state);
+                i += 1;
+            }
+        }
+    }
+
+    unsafe fn event(cord: *mut Cord<Self>, data: usize, ready: Readiness) {
+        // SAFETY: as for `before_poll`. The low bits of `data` say whose watch it is.
+        unsafe {
+            let state = (*cord).body.state;
+            if let Some(listener) = (*state).listener(data & 7) {
+                (listener.event)(state, data >> 3, ready);
+            }
+        }
+    }
+
+    unsafe fn interrupted(cord: *mut Cord<Self>) -> bool {
+        // SAFETY: reads the hook. The luajit program's signal handler sets one that raises "interrupted!" at the next
+        // instruction of whatever Lua code runs next; it belongs to the main fiber.
+        unsafe {
+            let l = (*(*cord).body.state).scratch;
+            lua_gethook(l).is_some() && lua_gethookmask(l) & LUA_MASKCOUNT != 0 && lua_gethookcount(l) == 1
+        }
+    }
+
+    unsafe fn before_switch(cord: *mut Cord<Self>) -> Result<u8, Refused> {
+        // SAFETY: the mask was proven, or is null and not touched.
+        unsafe {
+            if (*cord).body.protected > 0 {
+                return Err(Refused::Callback);
+            }
+            let mask = (*cord).body.proven.hookmask;
+            if mask.is_null() {
+                return Ok(0);
+            }
+            let bits = *mask;
+            if bits & HOOK_GC != 0 {
+                return Err(Refused::Finalizer);
+            }
+            if bits & HOOK_VMEVENT != 0 {
+                return Err(Refused::VmEvent);
+            }
+            *mask = bits & !HOOK_ACTIVE;
+            Ok(bits & HOOK_ACTIVE)
+        }
+    }
+
+    unsafe fn after_switch(cord: *mut Cord<Self>, saved: u8) {
+        // SAFETY: as for `before_switch`.
+        unsafe {
+            let mask = (*cord).body.proven.hookmask;
+            if !mask.is_null() {
+                *mask = (*mask & !HOOK_ACTIVE) | saved;
+            }
+        }
+    }
+}
+
+/// What the anchors table holds for each record.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub enum Anchor {
+    /// Its Lua thread.
+    Thread = 1,
+    /// Its handle, the userdata scripts see.
+    Handle = 2,
+    /// Its storage table.
+    Storage = 3,
+    /// Its kept results.
+    Results = 4,
+}
+
+/// The index of an anchor.
+pub fn anchor<B: Body>(f: *const Fiber<B>, which: Anchor) -> lua_Integer {
+    // SAFETY: records are never freed.
+    let slot = unsafe { (*f).slot };
+    slot as lua_Integer * 4 + which as lua_Integer
+}
+
+#[cold]
+unsafe fn run_native(f: LuaFiber) -> Outcome {
+    // SAFETY: a native fiber's entry and argument were given by whoever made it, who guarantees them.
+    unsafe {
+        if let Some(entry) = (*f).data.entry.take() {
+            (*f).data.results = 0;
+            (*f).data.status = entry((*f).data.argument);
+        }
+        Outcome::Ended
+    }
+}
+
+/// A bare `coroutine.yield()` of the fiber's own thread: it must raise where it stands. A one-shot hook raises when the
+/// thread runs its next instruction.
+#[cold]
+unsafe fn foreign_yield(cord: *mut LuaCord, f: LuaFiber) {
+    // SAFETY: the thread is suspended in a yield that is not ours; its yielded values are dropped, which touches no
+    // memory but its stack's top.
+    unsafe {
+        let l = (*f).data.l;
+        (*cord).body.mark(l, 0);
+        (*cord).body.saved_hook = (lua_gethook(l), lua_gethookmask(l), lua_gethookcount(l));
+        (*f).data.doomed = true;
+        lua_sethook(l, Some(doom), LUA_MASKCOUNT | LUA_MASKLINE | LUA_MASKCALL | LUA_MASKRET, 1);
+        lua_settop(l, 0);
+        (*f).wait = Wait::None;
+        (*f).flags |= flag::READY;
+        (*cord).ready.push_front(f);
+    }
+}
+
+unsafe extern "C-unwind" fn doom(l: *mut lua_State, _ar: *mut lua_Debug) {
+    // SAFETY: called by LuaJIT with the running thread.
+    unsafe {
+        let state = super::state::find(l);
+        let cord = &raw mut (*state).cord;
+        let f = (*cord).current;
+        if (*f).data.l != l || !(*f).data.doomed {
+            return;
+        }
+        (*f).data.doomed = false;
+        let (hook, mask, count) = (*cord).body.saved_hook;
+        lua_sethook(l, hook, mask, count);
+        luaL_where(l, 0);
+        lua_pushstring_(l, c"attempt to yield across C-call boundary".as_ptr());
+        lua_concat(l, 2);
+        lua_error(l);
+    }
+}
+
+/// The end of a fiber that has results to keep, triggers to run, an error to report, or a storage.
+#[cold]
+unsafe fn ended_slow(cord: *mut LuaCord, f: LuaFiber) -> bool {
+    // SAFETY: the job touches the finished thread and the scratch thread only.
+    unsafe {
+        let state = (*cord).body.state;
+        let mut job = Ending { f, over: true };
+        if !State::protected(state, end_job, (&raw mut job).cast()) {
+            // No memory for the results or the report: the fiber ends all the same.
+            job.over = true;
+        }
+        let l = (*f).data.l;
+        if !l.is_null() && job.over {
+            if (*f).data.status == 0 {
+                lua_settop(l, 0);
+            } else {
+                // A thread that ended in an error cannot run again.
+                (*state).set_anchor(f, Anchor::Thread, false);
+                (*f).data.l = std::ptr::null_mut();
+            }
+        }
+        job.over
+    }
+}
+
+struct Ending {
+    f: LuaFiber,
+    over: bool,
+}
+
+unsafe fn end_job(sl: *mut lua_State, state: *mut State, argument: *mut c_void) {
+    let job = argument.cast::<Ending>();
+    // SAFETY: runs under a protected call on the scratch thread; the finished thread's values are moved, not called.
+    unsafe {
+        let f = (*job).f;
+        if (*f).is(flag::STOPPING) {
+            return;
+        }
+        if !(*f).data.l.is_null() {
+            if (*f).data.status == 0 {
+                keep_results(sl, state, f);
+            } else {
+                keep_error(sl, state, f);
+            }
+        }
+        if (*f).is(flag::STORAGE) {
+            (*state).set_anchor(f, Anchor::Storage, false);
+            (*f).flags &= !flag::STORAGE;
+        }
+        if !(*f).on_stop.is_empty() {
+            run_on_stop(sl, state, f);
+            (*job).over = false;
+        }
+    }
+}
+
+/// Moves the results of a joinable fiber into a table of their own: its thread serves others while they wait.
+unsafe fn keep_results(sl: *mut lua_State, state: *mut State, f: LuaFiber) {
+    // SAFETY: as for `end_job`.
+    unsafe {
+        let l = (*f).data.l;
+        let n = lua_gettop(l);
+        if !(*f).is(flag::JOINABLE) || n == 0 {
+            return;
+        }
+        luaL_checkstack_(sl, n + 8, c"too many results".as_ptr());
+        lua_createtable(sl, n, 0);
+        let table = lua_gettop(sl);
+        lua_xmove(l, sl, n);
+        for i in (1..=n).rev() {
+            lua_rawseti_(sl, table, i);
+        }
+        (*state).keep_anchor(sl, f, Anchor::Results);
+        (*f).data.results = n;
+    }
+}
+
+unsafe fn keep_error(sl: *mut lua_State, state: *mut State, f: LuaFiber) {
+    // SAFETY: as for `end_job`; the error value is the top of the dead thread's stack.
+    unsafe {
+        let l = (*f).data.l;
+        if is_interrupt(l) {
+            let main = (*state).cord.main;
+            (*main).attention |= attention::INTERRUPTED;
+            (*state).cord.wakeup(main);
+        }
+        if (*f).is(flag::JOINABLE) {
+            lua_createtable(sl, 1, 0);
+            lua_pushvalue(l, -1);
+            lua_xmove(l, sl, 1);
+            lua_rawseti_(sl, -2, 1);
+            (*state).keep_anchor(sl, f, Anchor::Results);
+            (*f).data.results = -1;
+        } else if (*f).attention & attention::CANCELLED == 0 && !is_interrupt(l) {
+            super::fiber::report(sl, state, f, l);
+        }
+    }
+}
+
+/// Whether a fiber died of Ctrl-C: the error text the luajit program's signal hook raises.
+unsafe fn is_interrupt(l: *mut lua_State) -> bool {
+    // SAFETY: the value is on the top; a string's bytes live while it is there.
+    unsafe {
+        if lua_type(l, -1) != LUA_TSTRING {
+            return false;
+        }
+        let mut len = 0;
+        let at = lua_tolstring(l, -1, &raw mut len);
+        std::slice::from_raw_parts(at.cast::<u8>(), len).ends_with(b"interrupted!")
+    }
+}
+
+/// Turns the finished thread (or a fresh one, after an error) into one that runs the on_stop triggers.
+unsafe fn run_on_stop(sl: *mut lua_State, state: *mut State, f: LuaFiber) {
+    // SAFETY: as for `end_job`.
+    unsafe {
+        if (*f).data.l.is_null() || (*f).data.status != 0 {
+            let l = lua_newthread(sl);
+            (*state).keep_anchor(sl, f, Anchor::Thread);
+            (*f).data.l = l;
+        }
+        let l = (*f).data.l;
+        lua_settop(l, 0);
+        (*state).push_kept(sl, super::state::Keep::OnStop);
+        super::fiber::push_handle(sl, state, f);
+        lua_xmove(sl, l, 2);
+        (*f).data.nargs = 1;
+        (*f).data.status = 0;
+        (*f).wait = Wait::None;
+    }
+}
+
+/// Threads the pool keeps unless told otherwise.
+pub const fn threads_kept() -> usize {
+    THREADS_KEPT
+}

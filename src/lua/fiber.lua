@@ -1,0 +1,441 @@
+-- cord.fiber: what a script sees of fibers. The raw functions return (error, results...); here they are raised, where
+-- the caller stands.
+local raw, load = ...
+
+local E = load('cord.error')
+local ffi = require('ffi')
+
+local type, tonumber, tostring, select, error, pcall = type, tonumber, tostring, select, error, pcall
+local stderr, format, concat, sort = io.stderr, string.format, table.concat, table.sort
+local int64 = ffi.typeof('int64_t')
+
+local raw_yield, raw_sleep, raw_new, raw_create = raw.yield, raw.sleep, raw.new, raw.create
+local raw_id, raw_status, raw_name, raw_csw, raw_storage = raw.id, raw.status, raw.name, raw.csw, raw.storage
+local raw_join, raw_is_cancelled, is_fiber = raw.join, raw.is_cancelled, raw.is_fiber
+
+local CANCELLED, TIMED_OUT, INTERRUPTED, DEADLOCK, DONE = 1, 2, 3, 4, 5
+
+local function deadlock_text()
+    local list = raw.waits()
+    sort(list, function(a, b)
+        return a[1] < b[1]
+    end)
+    local lines = { 'deadlock: the main fiber waits and nothing can ever wake anyone:' }
+    for i = 1, #list do
+        local f = list[i]
+        if i > 20 then
+            lines[#lines + 1] = format('    ... and %d more fibers', #list - 20)
+            break
+        end
+        lines[#lines + 1] = format('    fiber %d (%s) waits for %s', f[1], f[2], f[3] == 'running' and 'a wakeup' or f[3])
+    end
+    return concat(lines, '\n')
+end
+
+-- Raises what a raw function returned as its error. `level` as in error(): 2 is the caller of the function that calls.
+local function fail(err, level)
+    level = (level or 2) + 1
+    if err == CANCELLED then
+        return E.raise(E.fiber_is_cancelled(), level)
+    elseif err == TIMED_OUT then
+        return E.raise(E.timed_out(), level)
+    elseif err == INTERRUPTED then
+        return error('interrupted!', level)
+    elseif err == DEADLOCK then
+        return error(deadlock_text(), level)
+    end
+    return E.raise(E.illegal_params(err), level)
+end
+
+local fiber = {}
+local methods = {}
+
+-- ---------------------------------------------------------------- life
+
+function fiber.create(fn, ...)
+    if type(fn) ~= 'function' then
+        return fail('fiber.create(function, ...): bad arguments')
+    end
+    local f, err = raw_create(fn, ...)
+    if f == nil then
+        return fail(err)
+    end
+    return f
+end
+
+function fiber.new(fn, ...)
+    if type(fn) ~= 'function' then
+        return fail('fiber.new(function, ...): bad arguments')
+    end
+    return (raw_new(fn, ...))
+end
+
+function fiber.yield()
+    local err = raw_yield()
+    if err then
+        return fail(err)
+    end
+end
+
+function fiber.sleep(...)
+    local err = raw_sleep(...)
+    if err and err ~= TIMED_OUT then
+        return fail(err)
+    end
+end
+
+function fiber.testcancel(...)
+    if select('#', ...) > 0 then
+        return fail('fiber.testcancel(): bad arguments')
+    end
+    if raw_is_cancelled() then
+        return fail(CANCELLED)
+    end
+end
+methods.testcancel = fiber.testcancel
+
+local function plain_id(x)
+    if type(x) == 'cdata' then
+        return tonumber(x)
+    end
+    return x
+end
+
+function fiber.wakeup(x)
+    local err = raw.wakeup(plain_id(x))
+    if err then
+        return fail(err)
+    end
+end
+methods.wakeup = fiber.wakeup
+
+function fiber.cancel(x)
+    local err = raw.cancel(plain_id(x))
+    if err then
+        return fail(err)
+    end
+end
+fiber.kill = fiber.cancel
+methods.cancel = fiber.cancel
+
+-- ---------------------------------------------------------------- questions
+
+fiber.self = raw.self
+
+function fiber.id(...)
+    local err, id = raw_id(...)
+    if err then
+        return fail(err)
+    end
+    return id
+end
+methods.id = fiber.id
+
+function fiber.find(...)
+    if select('#', ...) ~= 1 then
+        return fail('Usage: fiber.find(id)')
+    end
+    return raw.find(plain_id(...))
+end
+
+function fiber.status(...)
+    local err, status = raw_status(...)
+    if err then
+        return fail(err)
+    end
+    return status
+end
+methods.status = fiber.status
+
+function methods.csw(...)
+    local err, csw = raw_csw(...)
+    if err then
+        return fail(err)
+    end
+    return csw
+end
+
+local function set_name(f, n, name, opts)
+    local kind = type(name)
+    if kind ~= 'string' and kind ~= 'number' then
+        return fail('expected string as ' .. n .. ' argument', 3)
+    end
+    local truncate = type(opts) == 'table' and opts.truncate == true
+    local err = raw.set_name(f, tostring(name), truncate)
+    if err then
+        return fail(err, 3)
+    end
+end
+
+function fiber.name(...)
+    local n, first, second, third = select('#', ...), ...
+    if is_fiber(first) then
+        if n > 1 then
+            return set_name(first, 2, second, third)
+        end
+        local err, name = raw_name(first)
+        if err then
+            return fail(err)
+        end
+        return name
+    elseif n > 0 then
+        return set_name(raw.self(), 1, first, second)
+    end
+    local _, name = raw_name()
+    return name
+end
+
+function methods.name(...)
+    if not is_fiber((...)) then
+        return fail('expected fiber as 1 argument')
+    end
+    return fiber.name(...)
+end
+
+-- ---------------------------------------------------------------- joining
+
+function fiber.set_joinable(...)
+    local f, yesno = ...
+    if select('#', ...) ~= 2 then
+        return fail('fiber.set_joinable(id, yesno): bad arguments')
+    end
+    local err = raw.set_joinable(plain_id(f), yesno)
+    if err then
+        return fail(err)
+    end
+end
+methods.set_joinable = fiber.set_joinable
+
+local join_step
+
+-- One look at the joined fiber, or what a wait for it brought. A cancelled joiner goes on waiting, as in Tarantool.
+local function joined(f, deadline, err, ok, ...)
+    if err == DONE then
+        if ok then
+            return true, ...
+        end
+        return false, E.wrap((...))
+    elseif err == TIMED_OUT then
+        return false, E.timed_out()
+    elseif err == nil or err == CANCELLED then
+        return join_step(f, deadline)
+    end
+    return fail(err, 3)
+end
+
+function join_step(f, deadline)
+    return joined(f, deadline, raw_join(f, deadline, true))
+end
+
+function fiber.join(f, timeout)
+    local deadline
+    f = plain_id(f)
+    if timeout ~= nil then
+        timeout = tonumber(timeout)
+        if timeout == nil or timeout < 0 then
+            -- The fiber itself is checked first, as in Tarantool.
+            local err = raw_join(f, 0, nil, true)
+            if type(err) == 'string' then
+                return fail(err)
+            end
+            return fail('fiber:join(timeout): bad arguments')
+        end
+        deadline = raw.deadline(timeout)
+    end
+    return joined(f, deadline, raw_join(f, deadline))
+end
+methods.join = fiber.join
+
+-- ---------------------------------------------------------------- time
+
+-- Typed line by line there is no loop between two questions, so the cached clock would stand still.
+local interactive = rawget(_G, 'arg') == nil or rawget(_G, 'arg')[-1] == nil
+
+local function fresh()
+    if interactive then
+        raw.refresh_clock()
+    end
+end
+
+function fiber.time()
+    fresh()
+    return raw.time()
+end
+
+function fiber.clock()
+    fresh()
+    return raw.clock()
+end
+
+function fiber.time64()
+    fresh()
+    return int64(raw.time() * 1e6 + 0.5)
+end
+
+function fiber.clock64()
+    fresh()
+    return int64(raw.clock() * 1e6 + 0.5)
+end
+
+-- ---------------------------------------------------------------- triggers
+
+local function callable(x)
+    if type(x) == 'function' then
+        return true
+    end
+    local meta = getmetatable(x)
+    return type(meta) == 'table' and meta.__call ~= nil
+end
+
+-- Tarantool's box.NULL stands for nil.
+local function absent(x)
+    return x == nil
+end
+
+function methods.on_stop(f, new, old)
+    if not is_fiber(f) then
+        return fail('expected fiber as 1 argument')
+    end
+    if absent(new) then
+        new = nil
+    elseif not callable(new) then
+        return error('trigger reset: incorrect arguments', 2)
+    end
+    if absent(old) then
+        old = nil
+    elseif not callable(old) then
+        return error('trigger reset: incorrect arguments', 2)
+    end
+    local err, result = raw.on_stop(f, new, old)
+    if err == 'trigger reset: Trigger is not found' then
+        return error(err, 2)
+    elseif err then
+        return fail(err)
+    end
+    return result
+end
+
+-- ---------------------------------------------------------------- reports
+
+local function log(text)
+    stderr:write(text, '\n')
+end
+
+local function text_of(value)
+    local ok, text = pcall(tostring, value)
+    return ok and type(text) == 'string' and text or type(value)
+end
+
+-- Called by the scheduler for an error nobody caught in a fiber nobody joins.
+local function report(id, name, value, traceback)
+    log(format('fiber %d (%s): %s\n%s', id, name, text_of(value), traceback))
+end
+
+-- Runs as the last thing of a fiber that has on_stop triggers.
+local function run_on_stop(f)
+    while true do
+        local err, trigger = raw.pop_on_stop(f)
+        if err or trigger == nil then
+            return
+        end
+        local ok, problem = pcall(trigger, f)
+        if not ok then
+            log(format('fiber %d: error in an on_stop trigger: %s', select(2, raw_id(f)), text_of(problem)))
+        end
+    end
+end
+
+-- ---------------------------------------------------------------- the handle
+
+local meta = { __metatable = 'fiber' }
+
+function meta.__index(f, key)
+    if key == 'storage' then
+        local err, storage = raw_storage(f)
+        if err then
+            return fail(err)
+        end
+        return storage
+    end
+    return methods[key]
+end
+
+function meta.__tostring(f)
+    local _, id = raw_id(f)
+    local _, status = raw_status(f)
+    return status == 'dead' and format('fiber: %d (dead)', id) or format('fiber: %d', id)
+end
+
+function methods.__serialize(f)
+    local _, id = raw_id(f)
+    local _, status = raw_status(f)
+    local _, name = raw_name(f)
+    return { id = id, name = name, status = status }
+end
+meta.__serialize = methods.__serialize
+methods.__tostring = meta.__tostring
+
+raw.keep(meta, report, run_on_stop)
+
+-- ---------------------------------------------------------------- options
+
+local BOOLEAN = { trigger_pool = true, thread_pool = true }
+
+function fiber.cfg(opts)
+    if opts ~= nil and type(opts) ~= 'table' then
+        return fail('fiber.cfg(options): a table of options expected, got ' .. type(opts))
+    end
+    for key, value in pairs(opts or {}) do
+        if BOOLEAN[key] then
+            if type(value) ~= 'boolean' then
+                return fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
+            end
+        elseif key == 'deadlock' then
+            if value ~= 'error' and value ~= 'wait' then
+                return fail("fiber.cfg: option 'deadlock' should be 'error' or 'wait', got " .. text_of(value))
+            end
+        elseif key == 'stack_size' then
+            if type(value) ~= 'number' or value < 16384 or value > 2 ^ 32 then
+                return fail("fiber.cfg: option 'stack_size' should be a number of bytes from 16384 to 2^32, got "
+                    .. text_of(value))
+            end
+        else
+            return fail(format("fiber.cfg: unexpected option '%s'", text_of(key)))
+        end
+    end
+    for key, value in pairs(opts or {}) do
+        if key == 'deadlock' then
+            value = value == 'error'
+        end
+        raw.option(key, value)
+    end
+    return {
+        trigger_pool = raw.option('trigger_pool'),
+        thread_pool = raw.option('thread_pool'),
+        deadlock = raw.option('deadlock') and 'error' or 'wait',
+        stack_size = raw.option('stack_size'),
+    }
+end
+
+function fiber.stats()
+    local live, pooled, stacks, limit, triggers = raw.stats()
+    return { fibers = live, pooled = pooled, stacks = stacks, stack_limit = limit, triggers = triggers }
+end
+
+-- What the other modules of the library build on.
+local internal = { raw = raw, fail = fail, methods = methods }
+
+local function set_main_name()
+    local script = rawget(_G, 'arg') and rawget(_G, 'arg')[0]
+    if interactive or type(script) ~= 'string' then
+        script = 'interactive'
+    end
+    raw.set_name(raw.self(), (script:gsub('.*/', '')), true)
+end
+set_main_name()
+
+return setmetatable(fiber, {
+    __index = function(_, key)
+        return key == '_internal' and internal or nil
+    end,
+})

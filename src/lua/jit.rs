@@ -1,0 +1,216 @@
+//! What the running LuaJIT keeps where: words the public headers do not show, found by their behaviour and used only
+//! when proven. Also the trace-abort toggle.
+//!
+//! Offsets are never assumed: each word is accepted only if it does, on this very build, what its name says. Where one
+//! is not found, the slower public function is used, or the operation that needs it is refused.
+
+use mlua::ffi::*;
+use std::ffi::{c_char, c_int};
+
+/// Offset of the global state's pointer in `lua_State`, GC64 builds (lj_obj.h, struct lua_State).
+const OFFSET_G: usize = 16;
+/// Offset of the word that tells where a running thread's C frame is, GC64 builds.
+const OFFSET_CFRAME: usize = 80;
+/// How far behind the global state's start the hook mask and the recorder's state are looked for, in bytes.
+pub const WINDOW: usize = 4096;
+
+/// Bits of the hook mask (lj_obj.h): a hook runs, a VM-event or profiler callback, a finalizer.
+pub const HOOK_ACTIVE: u8 = 0x10;
+/// As above.
+pub const HOOK_VMEVENT: u8 = 0x20;
+/// As above.
+pub const HOOK_GC: u8 = 0x40;
+
+/// Written into a waiting fiber's `cframe` word, so that LuaJIT itself refuses a foreign `coroutine.resume`.
+pub const MARK: usize = 0x40;
+/// Bit of `cframe` that says the thread was resumed and may yield.
+const CFRAME_RESUME: usize = 1;
+
+/// The global state's address.
+///
+/// # Safety
+/// `l` is a live thread of a GC64 build.
+pub unsafe fn global(l: *mut lua_State) -> *mut u8 {
+    // SAFETY: the caller's contract.
+    unsafe { *l.cast::<u8>().add(OFFSET_G).cast::<*mut u8>() }
+}
+
+/// The word behind a thread's `cframe`.
+///
+/// # Safety
+/// `l` is a live thread and the word was proven.
+#[inline(always)]
+pub unsafe fn cframe(l: *mut lua_State) -> *mut usize {
+    // SAFETY: the caller's contract.
+    unsafe { l.cast::<u8>().add(OFFSET_CFRAME).cast() }
+}
+
+/// Whether the running C function of `l` may yield, read from the proven word.
+///
+/// # Safety
+/// As for [`cframe`].
+#[inline(always)]
+pub unsafe fn is_yieldable(l: *mut lua_State) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { *cframe(l) & CFRAME_RESUME != 0 }
+}
+
+/// What was proven of the running LuaJIT.
+#[derive(Clone, Copy)]
+pub struct Proven {
+    /// `cframe` is where it is expected.
+    pub cframe: bool,
+    /// The hook mask, or null.
+    pub hookmask: *mut u8,
+}
+
+/// Looks for what needs no JIT. Leaves the state as it was.
+///
+/// # Safety
+/// `l` is a live thread with a few free slots, not inside a hook. Memory errors are raised.
+pub unsafe fn prove(l: *mut lua_State) -> Proven {
+    let nothing = Proven { cframe: false, hookmask: std::ptr::null_mut() };
+    // SAFETY: reads of `lua_State` happen only on GC64 builds, whose struct is longer than both offsets.
+    unsafe {
+        if !is_gc64(l) {
+            return nothing;
+        }
+        let other = lua_newthread(l);
+        let same = global(l) == global(other) && !global(l).is_null();
+        lua_settop(l, -2);
+        if !same {
+            return nothing;
+        }
+        Proven { cframe: prove_cframe(l), hookmask: find_hookmask(l) }
+    }
+}
+
+unsafe fn is_gc64(l: *mut lua_State) -> bool {
+    // SAFETY: balanced; errors are caught.
+    unsafe {
+        let top = lua_gettop(l);
+        let ok = luaL_loadstring(l, c"return require('ffi').abi('gc64')".as_ptr()) == 0
+            && lua_pcall(l, 0, 1, 0) == 0
+            && lua_toboolean(l, -1) != 0;
+        lua_settop(l, top);
+        ok
+    }
+}
+
+unsafe extern "C-unwind" fn l_check_yieldable(l: *mut lua_State) -> c_int {
+    // SAFETY: runs inside the throw-away thread of `prove_cframe`.
+    unsafe { lua_pushboolean(l, c_int::from(is_yieldable(l))) };
+    1
+}
+
+/// A marked throw-away thread must be refused with "cannot resume running coroutine", and run once it is cleared; the
+/// yieldable bit must be set in a resumed thread and clear in the one that calls us.
+unsafe fn prove_cframe(l: *mut lua_State) -> bool {
+    const CHECK: &std::ffi::CStr = c"
+        local thread, mark, clear = ...
+        local resume = coroutine.resume
+        mark()
+        local ok, message = resume(thread)
+        clear()
+        if ok or message ~= 'cannot resume running coroutine' then return false end
+        local ran, yieldable = resume(thread)
+        return ran and yieldable == true
+    ";
+    unsafe extern "C-unwind" fn set(l: *mut lua_State) -> c_int {
+        // SAFETY: the upvalues are the throw-away thread and the value to store.
+        unsafe {
+            let thread = lua_tothread(l, lua_upvalueindex(1));
+            *cframe(thread) = lua_tointeger_(l, lua_upvalueindex(2)).unsigned_abs() as usize;
+        }
+        0
+    }
+    // SAFETY: the thread is fresh, so its word must be null; otherwise nothing is written.
+    unsafe {
+        let top = lua_gettop(l);
+        luaL_checkstack_(l, 12, std::ptr::null());
+        if luaL_loadstring(l, CHECK.as_ptr()) != 0 {
+            lua_settop(l, top);
+            return false;
+        }
+        let thread = lua_newthread(l);
+        if *cframe(thread) != 0 {
+            lua_settop(l, top);
+            return false;
+        }
+        lua_pushcclosure(thread, l_check_yieldable, 0);
+        for value in [MARK, 0] {
+            lua_pushvalue(l, top + 2);
+            lua_pushinteger(l, value as lua_Integer);
+            lua_pushcclosure(l, set, 2);
+        }
+        let proven = lua_pcall(l, 3, 1, 0) == 0 && lua_toboolean(l, -1) != 0;
+        lua_settop(l, top);
+        proven
+    }
+}
+
+unsafe extern "C-unwind" fn nothing_hook(_l: *mut lua_State, _ar: *mut lua_Debug) {}
+
+/// The one byte that mirrors the masks given to `lua_sethook` in its low bits.
+unsafe fn find_hookmask(l: *mut lua_State) -> *mut u8 {
+    const MASKS: [c_int; 6] = [0, LUA_MASKCALL, LUA_MASKRET, LUA_MASKLINE, LUA_MASKCOUNT, 0];
+    // SAFETY: the global state is longer than the window in every GC64 build (its string table alone follows); it is
+    // only read. The user's hook is put back.
+    unsafe {
+        let (hook, mask, count) = (lua_gethook(l), lua_gethookmask(l), lua_gethookcount(l));
+        let base = global(l);
+        let mut candidate = [true; WINDOW];
+        for wanted in MASKS {
+            lua_sethook(l, if wanted == 0 { None } else { Some(nothing_hook) }, wanted, 0x7fff_ffff);
+            for (offset, still) in candidate.iter_mut().enumerate() {
+                let byte = std::ptr::read_volatile(base.add(offset));
+                *still &= c_int::from(byte & !(HOOK_ACTIVE | HOOK_VMEVENT | HOOK_GC)) == wanted;
+            }
+        }
+        lua_sethook(l, hook, mask, count);
+        let mut found = candidate.iter().enumerate().filter(|(_, still)| **still);
+        match (found.next(), found.next()) {
+            (Some((offset, _)), None) => base.add(offset),
+            _ => std::ptr::null_mut(),
+        }
+    }
+}
+
+/// The trace-abort modes: what runs at each switch. See docs/jit.md.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Mode {
+    /// Nothing.
+    Off = 0,
+    /// The recorder's active bit is cleared in place.
+    Inline = 1,
+    /// A trigger of each fiber made from Lua calls `luaJIT_setmode`.
+    Trigger = 2,
+    /// A function pointer in the cord, tested and called, calls `luaJIT_setmode`.
+    Callback = 3,
+    /// A direct call of a function that calls `luaJIT_setmode`.
+    Extern = 4,
+    /// As `Trigger`, with an empty function.
+    TriggerNoop = 5,
+    /// As `Callback`, with an empty function.
+    CallbackNoop = 6,
+    /// As `Extern`, with an empty function.
+    ExternNoop = 7,
+}
+
+/// Names of the modes, as `fiber.trace_abort` takes them.
+pub const MODES: [(&str, Mode); 8] = [
+    ("off", Mode::Off),
+    ("inline", Mode::Inline),
+    ("trigger", Mode::Trigger),
+    ("callback", Mode::Callback),
+    ("extern", Mode::Extern),
+    ("trigger-noop", Mode::TriggerNoop),
+    ("callback-noop", Mode::CallbackNoop),
+    ("extern-noop", Mode::ExternNoop),
+];
+
+/// A string of the library's own for `lua_push*`.
+pub const fn text(s: &'static std::ffi::CStr) -> *const c_char {
+    s.as_ptr()
+}
