@@ -27,6 +27,7 @@ enum Entry<B: Body> {
 /// The descriptors of one scheduler.
 pub struct Descriptors<B: Body> {
     poller: Option<Poller>,
+    #[allow(clippy::vec_box)] // wait lists must not move
     entries: Vec<Box<Entry<B>>>,
     free: Vec<usize>,
     by_fd: FxHashMap<RawFd, usize>,

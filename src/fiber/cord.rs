@@ -97,7 +97,8 @@ pub struct Wake {
 /// What light fibers run: a Lua thread in the product, a plain state machine in the tests here.
 ///
 /// # Safety
-/// Every function gets the live cord; `f` is one of its live records.
+/// Every function gets the live cord; `f` is one of its live records. That is all their callers owe.
+#[allow(clippy::missing_safety_doc)]
 pub trait Body: Sized + 'static {
     /// Kept in each record.
     type Data: Default;
@@ -141,7 +142,7 @@ pub(super) fn innermost(new: Option<*const ()>) -> *const () {
 
 #[inline(never)]
 pub(super) fn thread_mark() -> *const u8 {
-    THREAD.with(|byte| std::ptr::from_ref(byte))
+    THREAD.with(std::ptr::from_ref)
 }
 
 /// The scheduler.
@@ -219,9 +220,9 @@ impl<B: Body> Cord<B> {
         };
         cord.clock.update();
         let main = cord.peek_record();
-        cord.take_record(main);
         // SAFETY: the record was made on the line above.
         unsafe {
+            cord.take_record(main);
             (*main).attention = attention::MAIN;
             (*main).flags = flag::STARTED;
         }
@@ -246,7 +247,10 @@ impl<B: Body> Cord<B> {
     }
 
     /// Claims the record [`peek_record`](Self::peek_record) showed, and gives it an id.
-    pub fn take_record(&mut self, f: FiberPtr<B>) {
+    ///
+    /// # Safety
+    /// `f` is the record it showed last.
+    pub unsafe fn take_record(&mut self, f: FiberPtr<B>) {
         debug_assert!(self.free.last() == Some(&f));
         self.free.pop();
         let id = self.next_id;

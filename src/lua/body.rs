@@ -383,10 +383,8 @@ pub enum Anchor {
 }
 
 /// The index of an anchor.
-pub fn anchor<B: Body>(f: *const Fiber<B>, which: Anchor) -> lua_Integer {
-    // SAFETY: records are never freed.
-    let slot = unsafe { (*f).slot };
-    slot as lua_Integer * 4 + which as lua_Integer
+pub fn anchor<B: Body>(f: &Fiber<B>, which: Anchor) -> lua_Integer {
+    f.slot as lua_Integer * 4 + which as lua_Integer
 }
 
 #[cold]

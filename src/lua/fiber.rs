@@ -134,6 +134,9 @@ unsafe fn way_keep(cord: *mut LuaCord) -> Result<Way, String> {
 }
 
 /// What runs at every switch: the trace-abort handler, the on_yield triggers.
+///
+/// # Safety
+/// `l` runs one of our functions, `s` is its state. May raise: nothing with a destructor is alive in the caller.
 #[inline(always)]
 pub unsafe fn before_wait(s: *mut State, l: *mut lua_State) {
     // SAFETY: the abort word is the recorder's proven one or a word of our own.
@@ -255,7 +258,7 @@ unsafe fn id_at(l: *mut lua_State, idx: c_int) -> Option<u64> {
         }
         let number = lua_tonumber(l, idx);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked
-        (number >= 1.0 && number < 9.0e15).then_some(number as u64)
+        (1.0..9.0e15).contains(&number).then_some(number as u64)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
 
-pub mod decimal;
 pub mod body;
+pub mod decimal;
 pub mod error;
 pub mod fiber;
 pub mod jit;

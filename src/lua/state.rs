@@ -105,7 +105,7 @@ impl State {
         // SAFETY: the caller's contract.
         unsafe {
             lua_xmove(l, self.store, 1);
-            lua_rawseti_(self.store, Keep::Anchors as c_int, anchor(f, which) as c_int);
+            lua_rawseti_(self.store, Keep::Anchors as c_int, anchor(&*f, which) as c_int);
         }
     }
 
@@ -117,7 +117,7 @@ impl State {
         // SAFETY: the caller's contract.
         unsafe {
             lua_pushboolean(self.store, c_int::from(value));
-            lua_rawseti_(self.store, Keep::Anchors as c_int, anchor(f, which) as c_int);
+            lua_rawseti_(self.store, Keep::Anchors as c_int, anchor(&*f, which) as c_int);
         }
     }
 
@@ -128,7 +128,7 @@ impl State {
     pub unsafe fn push_anchor(&self, l: *mut lua_State, f: LuaFiber, which: Anchor) {
         // SAFETY: the caller's contract.
         unsafe {
-            lua_rawgeti_(self.store, Keep::Anchors as c_int, anchor(f, which) as c_int);
+            lua_rawgeti_(self.store, Keep::Anchors as c_int, anchor(&*f, which) as c_int);
             lua_xmove(self.store, l, 1);
         }
     }

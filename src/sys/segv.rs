@@ -85,7 +85,10 @@ pub fn add(low: usize, high: usize, whose: Whose) -> *const Guard {
 }
 
 /// Forgets a guard whose stack is about to be unmapped.
-pub fn remove(guard: *const Guard) {
+///
+/// # Safety
+/// `guard` came from [`add`], or is null.
+pub unsafe fn remove(guard: *const Guard) {
     if guard.is_null() {
         return;
     }

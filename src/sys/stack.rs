@@ -155,16 +155,17 @@ impl Stack {
     }
 
     /// Unmaps a stack whose entry has returned.
+    #[allow(clippy::boxed_local)] // the box is the address its own code knows it by
     pub fn retire(mut self: Box<Self>) {
         if let Some(generator) = self.generator.take() {
             if !generator.is_done() {
                 std::mem::forget(generator);
                 return;
             }
-            segv::remove(self.guard);
-            // SAFETY: the range is this stack's own guard. `generator` reads its eight sentinel words at the low end
+            // SAFETY: the guard is this stack's own, and the range is this stack's own guard. `generator` reads its eight sentinel words at the low end
             // when it is dropped and takes their absence for an overflow, so they are put back.
             unsafe {
+                segv::remove(self.guard);
                 libc::mprotect(self.low() as *mut c_void, GUARD, libc::PROT_READ | libc::PROT_WRITE);
                 let low = self.low() as *mut usize;
                 for i in 0..8 {
