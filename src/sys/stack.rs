@@ -68,7 +68,12 @@ pub struct Stack {
     top: usize,
     bytes: usize,
     guard: *const segv::Guard,
+    sentinel: [usize; SENTINEL],
 }
+
+/// Words at the low end that `generator` writes when it makes a stack and looks at when it drops one: their absence
+/// would mean an overflow to it.
+const SENTINEL: usize = 8;
 
 impl Stack {
     /// Maps a stack of `bytes` (rounded up to pages) whose first [`resume`](Self::resume) calls `entry(argument)`.
@@ -112,8 +117,9 @@ impl Stack {
         self.generator = Some(unsafe { LocalGenerator::from_raw(raw) });
         let low = self.low();
         // SAFETY: [low, low + GUARD) is the unused low end of the mapping `generator` just made for this stack. Its
-        // one touched page (a sentinel) is given back, since nobody will read it before `retire` rewrites it.
+        // one touched page (the sentinel) is given back; `retire` writes it again.
         unsafe {
+            self.sentinel = *(low as *const [usize; SENTINEL]);
             libc::madvise(low as *mut c_void, GUARD, libc::MADV_DONTNEED);
             libc::mprotect(low as *mut c_void, GUARD, libc::PROT_NONE);
         }
@@ -162,15 +168,11 @@ impl Stack {
                 std::mem::forget(generator);
                 return;
             }
-            // SAFETY: the guard is this stack's own, and the range is this stack's own guard. `generator` reads its eight sentinel words at the low end
-            // when it is dropped and takes their absence for an overflow, so they are put back.
+            // SAFETY: the guard is this stack's own, and the range the low end of its mapping.
             unsafe {
                 segv::remove(self.guard);
                 libc::mprotect(self.low() as *mut c_void, GUARD, libc::PROT_READ | libc::PROT_WRITE);
-                let low = self.low() as *mut usize;
-                for i in 0..8 {
-                    low.add(i).write(0xDEAD_BEEF);
-                }
+                *(self.low() as *mut [usize; SENTINEL]) = self.sentinel;
             }
             drop(generator);
         }
