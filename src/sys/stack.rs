@@ -91,6 +91,7 @@ impl Stack {
             top: 0,
             bytes,
             guard: std::ptr::null(),
+            sentinel: [0; SENTINEL],
         });
         let me = &raw mut *stack as usize;
         let argument = argument as usize;
