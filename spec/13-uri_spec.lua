@@ -114,6 +114,9 @@ describe('cord.uri', function()
             { host = 'h', service = '1', query = 'a=1', params = { a = { '1' } } },
             { host = 'g', service = '2', params = { a = { '9' } } },
         }, uri.parse_many({ 'h:1?a=1', { 'g:2' }, default_params = { a = 9 } }))
+        -- A parameter without values takes the default; an empty list gives none.
+        assert.same({ { host = 'h', query = 'a&b', params = { a = { '1', '2' }, b = {} } } },
+            uri.parse_many({ { 'h?a&b' }, default_params = { a = { 1, 2 }, b = {}, c = {} } }))
         assert.same({ nil, 'URI parameters are not allowed for multiple URIs' },
             { uri.parse_many({ 'a', 'b', params = {} }) })
         assert.same({ nil, 'URI login is not allowed for multiple URIs' },

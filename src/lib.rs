@@ -41,6 +41,7 @@ luaopen! {
     luaopen_cord_json => "cord.json",
     luaopen_cord_log => "cord.log",
     luaopen_cord_varbinary => "cord.varbinary",
+    luaopen_cord_datetime => "cord.datetime",
     luaopen_cord_decimal => "cord.decimal",
     luaopen_cord_fiber => "cord.fiber",
     luaopen_cord_uri => "cord.uri",

@@ -1,6 +1,7 @@
 //! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
 
 pub mod body;
+pub mod datetime;
 pub mod decimal;
 pub mod error;
 pub mod fiber;
@@ -21,6 +22,9 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.json", native: None, source: include_str!("json.lua") },
     Module { name: "cord.log", native: None, source: include_str!("log.lua") },
     Module { name: "cord.varbinary", native: None, source: include_str!("varbinary.lua") },
+    Module { name: "cord.calendar", native: None, source: include_str!("calendar.lua") },
+    Module { name: "cord.datetime", native: Some(datetime::native), source: include_str!("datetime.lua") },
+    Module { name: "cord.timezones", native: None, source: include_str!("timezones.lua") },
     Module { name: "cord.decimal", native: Some(decimal::native), source: include_str!("decimal.lua") },
     Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
     Module { name: "cord.errcode", native: None, source: include_str!("errcode.lua") },

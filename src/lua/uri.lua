@@ -210,7 +210,9 @@ local function add_params(result, params, overwrite)
             return 'Incorrect type for URI parameter name: should be a string'
         end
         result.params = result.params or {}
-        if overwrite or result.params[name] == nil then
+        local present = result.params[name]
+        -- A parameter without values in the text takes a default.
+        if overwrite or present == nil or #present == 0 then
             local kind, list = type(value), {}
             if kind == 'string' or kind == 'number' then
                 list[1] = tostring(value)
@@ -225,7 +227,7 @@ local function add_params(result, params, overwrite)
                 return 'Incorrect type for URI parameter value: should be string, number or table'
             end
             -- An empty list of values makes no parameter.
-            result.params[name] = (kind ~= 'table' or #list > 0) and list or nil
+            result.params[name] = #list > 0 and list or not overwrite and present or nil
         end
     end
     if result.params and next(result.params) == nil then
