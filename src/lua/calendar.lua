@@ -134,10 +134,10 @@ function calendar.parse_date(text)
     end
 end
 
--- Hours, minutes, seconds, and where a fraction may follow.
+-- Hours, minutes, seconds, and how many seconds the last of them is: a fraction of it may follow.
 local TIME_FORMS = {
-    { '^(%d%d):(%d%d):(%d%d)()%f[%D]', true }, { '^(%d%d):(%d%d)()%f[^%d:]' }, { '^(%d%d)()%f[^%d:]' },
-    { '^(%d%d)(%d%d)(%d%d)()%f[%D]', true }, { '^(%d%d)(%d%d)()%f[%D]' },
+    { '^(%d%d):(%d%d):(%d%d)()%f[%D]', 1 }, { '^(%d%d):(%d%d)()%f[^%d:]', 60 }, { '^(%d%d)()%f[^%d:]', 3600 },
+    { '^(%d%d)(%d%d)(%d%d)()%f[%D]', 1 }, { '^(%d%d)(%d%d)()%f[%D]', 60 },
 }
 
 --- Reads a time of day from position `at` on. Returns seconds, nanoseconds and the position after it, or nil.
@@ -151,16 +151,17 @@ function calendar.parse_time(text, at)
         if captures[1] then
             local stop = table.remove(captures)
             local hour, minute, second = tonumber(captures[1]), tonumber(captures[2] or 0), tonumber(captures[3] or 0)
-            local fraction = form[2] and rest:match('^[.,](%d*)', stop)
+            local fraction = rest:match('^[.,](%d*)', stop)
             if fraction == '' then
                 return nil
             end
-            local nanoseconds = fraction and tonumber(sub(fraction .. '00000000', 1, 9)) or 0
+            local nanoseconds = fraction and tonumber(sub(fraction .. '00000000', 1, 9)) * form[2] or 0
             local midnight = hour == 24 and minute + second + nanoseconds == 0
             if not midnight and (hour > 23 or minute > 59 or second > 59) then
                 return nil
             end
-            return hour * 3600 + minute * 60 + second, nanoseconds, at + stop - 1 + (fraction and #fraction + 1 or 0)
+            second = second + floor(nanoseconds / 1e9)
+            return hour * 3600 + minute * 60 + second, nanoseconds % 1e9, at + stop - 1 + (fraction and #fraction + 1 or 0)
         end
     end
 end

@@ -77,8 +77,23 @@ for code = 0, 31 do
 end
 ESCAPES['\127'] = '\\u007f'
 
+--- Whether the text needs escapes. Short texts are looked through byte by byte, which LuaJIT compiles.
+local function is_plain(text)
+    local length = #text
+    if length > 40 then
+        return not find(text, '[%c"\\\127]')
+    end
+    for i = 1, length do
+        local code = byte(text, i)
+        if code < 32 or code == 34 or code == 92 or code == 127 then
+            return false
+        end
+    end
+    return true
+end
+
 local function quote(text)
-    if find(text, '[%c"\\\127]') then
+    if not is_plain(text) then
         text = text:gsub('[%c"\\\127]', ESCAPES)
     end
     return '"' .. text .. '"'
@@ -177,27 +192,47 @@ local function key_text(key, options)
     fail('table key must be a number or string')
 end
 
+--- Keys of maps repeat: their texts are kept for the duration of a call.
+local function kept_key_text(key, options)
+    local text = options.keys[key]
+    if not text then
+        text = key_text(key, options)
+        options.keys[key] = text
+    end
+    return text
+end
+
+--- The fields that `encode_key_order` names, in that order. Returns the next index and the set of those keys.
+local function append_ordered(out, at, value, depth, options)
+    local done = {}
+    for _, key in ipairs(options.encode_key_order) do
+        local item = value[key]
+        if item ~= nil and not done[key] then
+            out[at] = (next(done) and ',' or '') .. kept_key_text(key, options)
+            done[key] = true
+            at = append(out, at + 1, item, depth + 1, options)
+        end
+    end
+    return at, done
+end
+
 local function append_map(out, at, value, depth, options)
     out[at] = '{'
     at = at + 1
     local first, done = true, nil
-    local function field(key, item)
-        out[at] = (first and '' or ',') .. key_text(key, options)
-        first = false
-        at = append(out, at + 1, item, depth + 1, options)
-    end
     if options.encode_key_order then
-        done = {}
-        for _, key in ipairs(options.encode_key_order) do
-            if value[key] ~= nil and not done[key] then
-                done[key] = true
-                field(key, value[key])
-            end
-        end
+        at, done = append_ordered(out, at, value, depth, options)
+        first = next(done) == nil
     end
     for key, item in next, value do
         if not (done and done[key]) then
-            field(key, item)
+            if not first then
+                out[at] = ','
+                at = at + 1
+            end
+            first = false
+            out[at] = kept_key_text(key, options)
+            at = append(out, at + 1, item, depth + 1, options)
         end
     end
     out[at] = '}'
@@ -379,13 +414,8 @@ local function unicode_escape(text, at)
     return utf8(0x10000 + (code - 0xd800) * 0x400 + low - 0xdc00), at + 12
 end
 
---- The string whose opening quote is at `at`, and the position after it. `wanted` is for error messages.
-local function decode_string(text, at, wanted)
-    local start = at + 1
-    local stop = find(text, '["\\%z]', start)
-    if stop and byte(text, stop) == 34 then
-        return sub(text, start, stop - 1), stop + 1
-    end
+--- The rest of `decode_string` for a string with escapes, of which `stop` is the first backslash or NUL.
+local function decode_escapes(text, start, stop, wanted)
     local parts = {}
     while stop do
         parts[#parts + 1] = sub(text, start, stop - 1)
@@ -410,6 +440,27 @@ local function decode_string(text, at, wanted)
         stop = find(text, '["\\%z]', start)
     end
     unexpected(text, #text + 1, wanted, 'unexpected end of string')
+end
+
+--- Where `mark` is next, from `at` on. The answer is kept in `seen`, so that a text is searched once, not once a string.
+local function next_mark(text, at, mark, seen)
+    local found = seen[mark]
+    if found < at then
+        found = find(text, mark, at, true) or huge
+        seen[mark] = found
+    end
+    return found
+end
+
+--- The string whose opening quote is at `at`, and the position after it. `wanted` is for error messages.
+local function decode_string(text, at, wanted, options)
+    local start = at + 1
+    local stop = find(text, '"', start, true) or huge
+    local special = math.min(next_mark(text, start, '\\', options.seen), next_mark(text, start, '\0', options.seen))
+    if stop < special then
+        return sub(text, start, stop - 1), stop + 1
+    end
+    return decode_escapes(text, start, special < huge and special or nil, wanted)
 end
 
 --- A whole number: a Lua number as long as that is exact, then 64-bit cdata, then the nearest double.
@@ -437,6 +488,17 @@ end
 
 --- The number at `at` and the position after it; nil when there is none.
 local function decode_number(text, at, options)
+    -- A short whole number, the usual one, needs no pattern.
+    local code, short, last = byte(text, at), 0, at
+    if code and code >= 49 and code <= 57 then
+        while code and code >= 48 and code <= 57 and last < at + 14 do
+            short, last = short * 10 + (code - 48), last + 1
+            code = byte(text, last)
+        end
+        if code ~= 46 and code ~= 69 and code ~= 101 and not (code and code >= 48 and code <= 57) then
+            return short, last
+        end
+    end
     local _, stop = find(text, '^%-?%d+', at)
     if not stop or find(text, '^%-?0[%dxX]', at) then
         return nil
@@ -472,6 +534,10 @@ local function decode_word(text, at, options)
 end
 
 local function skip(text, at)
+    local code = byte(text, at)
+    if code and code > 32 then
+        return at
+    end
     return find(text, '[^ \t\n\r]', at) or #text + 1
 end
 
@@ -515,7 +581,7 @@ local function decode_map(text, at, depth, options)
             if byte(text, at) ~= 34 then
                 unexpected(text, at, 'object key string', describe(text, at, options))
             end
-            key, at = decode_string(text, at, 'object key string')
+            key, at = decode_string(text, at, 'object key string', options)
             at = skip(text, at)
             if byte(text, at) ~= 58 then
                 unexpected(text, at, 'colon', describe(text, at, options))
@@ -538,7 +604,7 @@ end
 function decode_value(text, at, depth, options)
     local first = byte(text, at)
     if first == 34 then
-        return decode_string(text, at, 'value')
+        return decode_string(text, at, 'value', options)
     elseif first == 123 then
         return decode_map(text, at, depth + 1, options)
     elseif first == 91 then
@@ -555,6 +621,7 @@ local function decode_text(text, options)
     if #text >= 2 and find(sub(text, 1, 2), '%z') then
         fail('JSON parser does not support UTF-16 or UTF-32')
     end
+    options = setmetatable({ seen = { ['\\'] = 0, ['\0'] = 0 } }, { __index = options })
     local value, at = decode_value(text, skip(text, 1), 0, options)
     at = skip(text, at)
     if at <= #text then
@@ -565,6 +632,7 @@ end
 
 local function encode_value(value, options)
     local out = {}
+    options = setmetatable({ keys = {} }, { __index = options })
     local count = append(out, 1, value, 0, options)
     return concat(out, '', 1, count - 1)
 end
