@@ -19,8 +19,8 @@ local uuid_t = ffi.typeof('struct tt_uuid')
 local LENGTH = ffi.sizeof(uuid_t)
 local generate = ffi.cast('bool (*)(struct tt_uuid *)', ffi.cast('uintptr_t', native.generate))
 local FIELDS = '%08x-%04x-%04x-%02x%02x-%02x%02x%02x%02x%02x%02x'
-local PATTERN = '^(' .. ('%x'):rep(8) .. ')%-(%x%x%x%x)%-(%x%x%x%x)%-(%x%x)(%x%x)%-'
-    .. ('(%x%x)'):rep(6) .. '$'
+local parse_bytes = ffi.cast('bool (*)(struct tt_uuid *, const char *)', ffi.cast('uintptr_t', native.parse))
+local TEXT_LENGTH = 36
 
 local function is_uuid(value)
     return istype(uuid_t, value)
@@ -66,17 +66,11 @@ end
 
 --- The UUID in the text, or nil.
 local function parse(text)
-    local low, mid, high, seq_high, seq_low, a, b, c, d, e, f = text:match(PATTERN)
-    if not low then
+    local value = new(uuid_t)
+    if #text ~= TEXT_LENGTH or not parse_bytes(value, text) then
         return nil
     end
-    local function hex(digits)
-        return tonumber(digits, 16)
-    end
-    local value = new(uuid_t, hex(low), hex(mid), hex(high), hex(seq_high), hex(seq_low))
-    value.node[0], value.node[1], value.node[2] = hex(a), hex(b), hex(c)
-    value.node[3], value.node[4], value.node[5] = hex(d), hex(e), hex(f)
-    return value
+    return swap(value)
 end
 
 local function order(lhs, rhs)
