@@ -1,1 +1,3 @@
-//! server
+//! The embedded IPROTO server.
+
+pub mod engine;
