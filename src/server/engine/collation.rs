@@ -34,6 +34,19 @@ impl Collation {
         }
     }
 
+    /// The id of the collation in `_vcollation`.
+    pub fn id(self) -> u32 {
+        match self {
+            Collation::Unicode => 1,
+            Collation::UnicodeCi => 2,
+        }
+    }
+
+    /// The name of the row of `_vcollation`.
+    pub(crate) fn name_of(id: u32) -> Option<&'static str> {
+        ROWS.iter().find(|row| row.0 == id).map(|row| row.1)
+    }
+
     /// The id behind a name, as Tarantool looks it up: as it is, then in lower case.
     pub(crate) fn id_by_name(name: &str) -> Option<u32> {
         let name = name.to_lowercase();

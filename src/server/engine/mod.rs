@@ -1,9 +1,45 @@
 //! The in-memory space engine of the embedded server: tuples as bytes, no Lua, no sockets, no fibers.
+//!
+//! ```text
+//! engine     Engine: statements and transactions      schema    create and drop; the system spaces
+//!   query    iterators, keys, positions -> a range    options   what create_* is given
+//!   update   the operations on one tuple              snapshot  everything to bytes and back
+//!   txn      changes aside, conflicts
+//!   space    indexes (ordered trees), views, plans    format    what a tuple must satisfy
+//!   key      sort keys of tuples and search keys      types, number, collation, show, mp, error
+//! ```
+//!
+//! A key is bytes that sort as Tarantool sorts its values, so an index is a plain ordered map and every iterator a range
+//! of it. A statement is planned against a view (what is committed, under the transaction's own changes) and then made
+//! at once, so a refused one leaves nothing behind.
+
 mod collation;
-mod error;
+#[allow(clippy::module_inception)]
+mod engine;
+pub mod error;
 mod format;
 mod key;
 mod mp;
 mod number;
+mod options;
+mod query;
+mod schema;
+mod show;
+mod snapshot;
+mod space;
+#[cfg(test)]
+mod tests;
+mod txn;
 mod types;
 mod update;
+
+pub use collation::Collation;
+pub use engine::{Cursor, Engine, IndexRef, Limits, Select, SpaceRef, Statement};
+pub use error::{BoxError, Result};
+pub use format::FieldDef;
+pub use key::Part;
+pub use options::{FieldRef, IndexOptions, PartOptions, SpaceOptions, format_from_msgpack};
+pub use query::{After, IteratorType};
+pub use space::{IndexKind, Tuple};
+pub use txn::TxnId;
+pub use types::FieldType;
