@@ -1,5 +1,7 @@
 //! Cost of one statement on the space engine: `cargo bench --no-default-features --bench engine`.
 
+#![allow(clippy::expect_used)]
+
 use cord::server::engine::*;
 use std::hint::black_box;
 use std::time::Instant;

@@ -8,7 +8,7 @@ use super::query::{After, IteratorType, Plan};
 use super::space::{Change, Conflict, Space, Tuple, View};
 use super::txn::{Txn, TxnId};
 use super::update::{Mode, Operations, too_large};
-use rmp::encode as put;
+use crate::iproto::mp as put;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -241,8 +241,7 @@ impl Engine {
                 *header = 0x82;
             }
             out.push(0x35);
-            // Writing to a Vec cannot fail.
-            let _ = put::write_str(out, &packed);
+            put::put_str(out, packed.as_bytes());
         }
         if txn.is_some() && limit > 0 {
             let (space, last) = (view.space.id, last.map(|(key, _)| key.clone()));

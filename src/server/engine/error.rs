@@ -2,7 +2,7 @@
 //!
 //! Source: `src/box/errcode.h` and the `error_set_*` calls of `src/box/index.cc`, Tarantool 3.9-dev.
 
-use rmp::encode as put;
+use crate::iproto::mp as put;
 use std::fmt;
 
 /// An error code with its symbolic name, as `box.error` lists them.
@@ -101,16 +101,12 @@ pub(crate) enum Field<'a> {
 impl Field<'_> {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        // Writing to a Vec cannot fail, so the results carry nothing.
-        let _ = match self {
-            Field::Str(s) => put::write_str(&mut out, s),
-            Field::Uint(n) => put::write_uint(&mut out, *n).map(drop),
-            Field::Int(n) => put::write_sint(&mut out, *n).map(drop),
-            Field::Raw(bytes) => {
-                out.extend_from_slice(bytes);
-                Ok(())
-            }
-        };
+        match self {
+            Field::Str(s) => put::put_str(&mut out, s.as_bytes()),
+            Field::Uint(n) => put::put_uint(&mut out, *n),
+            Field::Int(n) => put::put_int(&mut out, *n),
+            Field::Raw(bytes) => out.extend_from_slice(bytes),
+        }
         out
     }
 }
@@ -146,6 +142,13 @@ impl BoxError {
             .with("object_name", Field::Str(name))
             .with("access_type", Field::Str(access))
             .with("user", Field::Str(user))
+    }
+
+    /// A request lacks a key it must have.
+    #[cold]
+    pub(crate) fn missing_field(name: &str) -> Self {
+        Self::client(MISSING_REQUEST_FIELD, format!("Missing mandatory field '{name}' in request"))
+            .with("value", Field::Str(name))
     }
 
     /// The bytes are not MessagePack where they should be.

@@ -6,7 +6,7 @@ use super::error::{self, BoxError, Field, Result};
 use super::key::{KeyDef, integer, range_fields};
 use super::mp;
 use super::types::{FieldType, extension_is_valid};
-use rmp::encode as put;
+use crate::iproto::mp as put;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -32,19 +32,18 @@ impl FieldDef {
     /// Appends the definition as the map that `_space` shows.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let options = u32::from(self.is_nullable) + u32::from(self.collation.is_some());
-        // Writing to a Vec cannot fail.
-        let _ = put::write_map_len(out, 2 + options);
-        let _ = put::write_str(out, "name");
-        let _ = put::write_str(out, &self.name);
-        let _ = put::write_str(out, "type");
-        let _ = put::write_str(out, self.kind.name());
+        put::put_map(out, 2 + options);
+        put::put_str(out, b"name");
+        put::put_str(out, self.name.as_bytes());
+        put::put_str(out, b"type");
+        put::put_str(out, self.kind.name().as_bytes());
         if self.is_nullable {
-            let _ = put::write_str(out, "is_nullable");
-            let _ = put::write_bool(out, true);
+            put::put_str(out, b"is_nullable");
+            put::put_bool(out, true);
         }
         if let Some(collation) = self.collation {
-            let _ = put::write_str(out, "collation");
-            let _ = put::write_uint(out, collation.into());
+            put::put_str(out, b"collation");
+            put::put_uint(out, collation.into());
         }
     }
 }

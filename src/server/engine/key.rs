@@ -10,6 +10,7 @@ use super::error::{self, BoxError, Field, Result};
 use super::mp::{self, Value};
 use super::number::{self, Decimal};
 use super::types::{FieldType, extension_is_valid};
+use crate::iproto::mp as put;
 use smallvec::SmallVec;
 
 /// An encoded key. Those of one or two integers stay inside the tree's node.
@@ -57,7 +58,9 @@ impl Part {
         match value {
             Value::Nil => out.push(NIL),
             Value::Uint(n) if self.kind.is_integral() => push_integer(out, NUMBER, n),
-            Value::Int(n) if self.kind.is_integral() => push_integer(out, NEGATIVE, n as u64),
+            Value::Int(n) if self.kind.is_integral() => {
+                push_integer(out, if n < 0 { NEGATIVE } else { NUMBER }, n as u64);
+            }
             Value::Str(s) => match self.collation {
                 None => push_bytes(out, STR, s),
                 Some(collation) => push_bytes(out, STR, &collation.sort_key(s)),
@@ -303,8 +306,7 @@ impl KeyDef {
     pub(crate) fn position_of(&self, tuple: &[u8]) -> Vec<u8> {
         let parts = self.all.get(..self.position_parts()).unwrap_or_default();
         let mut out = Vec::with_capacity(16);
-        // Writing to a Vec cannot fail.
-        let _ = rmp::encode::write_array_len(&mut out, parts.len() as u32);
+        put::put_array(&mut out, parts.len() as u32);
         for part in parts {
             out.extend_from_slice(mp::field(tuple, part.field).unwrap_or(&[0xc0]));
         }

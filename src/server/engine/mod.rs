@@ -5,8 +5,9 @@
 //!   query    iterators, keys, positions -> a range    options   what create_* is given
 //!   update   the operations on one tuple              snapshot  everything to bytes and back
 //!   txn      changes aside, conflicts
+//!   wire     requests and errors of the protocol      mp        values out of slices
 //!   space    indexes (ordered trees), views, plans    format    what a tuple must satisfy
-//!   key      sort keys of tuples and search keys      types, number, collation, show, mp, error
+//!   key      sort keys of tuples and search keys      types, number, collation, show, error
 //! ```
 //!
 //! A key is bytes that sort as Tarantool sorts its values, so an index is a plain ordered map and every iterator a range
@@ -32,6 +33,7 @@ mod tests;
 mod txn;
 mod types;
 mod update;
+mod wire;
 
 pub use collation::Collation;
 pub use engine::{Cursor, Engine, IndexRef, Limits, Select, SpaceRef, Statement};

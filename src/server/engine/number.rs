@@ -5,6 +5,7 @@
 //! at most one double, the nearest.
 
 use super::mp;
+use crate::iproto::mp as put;
 use std::cmp::Ordering;
 
 /// Most digits of a decimal.
@@ -85,8 +86,7 @@ impl Decimal {
     /// Appends the decimal as a MessagePack extension.
     pub(crate) fn pack(&self, out: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(16);
-        // Writing to a Vec cannot fail.
-        let _ = rmp::encode::write_sint(&mut body, -i64::from(self.exponent));
+        put::put_int(&mut body, -i64::from(self.exponent));
         let mut nibbles = Vec::with_capacity(self.digits.len() + 2);
         if self.digits.len().is_multiple_of(2) {
             nibbles.push(0);
@@ -94,7 +94,7 @@ impl Decimal {
         nibbles.extend_from_slice(&self.digits);
         nibbles.push(if self.neg { 0x0d } else { 0x0c });
         body.extend(nibbles.chunks_exact(2).map(|pair| (pair.first().unwrap_or(&0) << 4) | pair.last().unwrap_or(&0)));
-        let _ = rmp::encode::write_ext_meta(out, body.len() as u32, mp::EXT_DECIMAL);
+        put::put_ext_len(out, mp::EXT_DECIMAL, body.len() as u32);
         out.extend_from_slice(&body);
     }
 

@@ -534,7 +534,7 @@ mod tests {
     #[test]
     fn parts_take_from_the_format_what_they_do_not_say() {
         let field = FieldDef { is_nullable: true, collation: Some(2), ..FieldDef::new("n", FieldType::String) };
-        let part = PartOptions::of(FieldRef::Name("n".into())).resolve(&[field.clone()], 1).unwrap();
+        let part = PartOptions::of(FieldRef::Name("n".into())).resolve(std::slice::from_ref(&field), 1).unwrap();
         assert_eq!(
             (part.kind, part.is_nullable, part.collation),
             (FieldType::String, true, Some(Collation::UnicodeCi))

@@ -11,7 +11,7 @@ use super::key::{KeyDef, Part};
 use super::options::{IndexOptions, PartOptions, SpaceOptions};
 use super::space::{Change, Conflict, Index, IndexKind, Space, Tuple, View};
 use super::types::FieldType;
-use rmp::encode as put;
+use crate::iproto::mp as put;
 use std::collections::BTreeMap;
 
 /// First id of a user's space.
@@ -558,38 +558,38 @@ fn system_index(text: &str, primary: Option<&KeyDef>) -> Index {
     }
 }
 
-/// Builds a row of a system space. Writing to a Vec cannot fail, so the results are dropped.
+/// Builds a row of a system space.
 struct Row(Vec<u8>);
 
 impl Row {
     fn new(fields: u32) -> Self {
         let mut out = Vec::with_capacity(64);
-        let _ = put::write_array_len(&mut out, fields);
+        put::put_array(&mut out, fields);
         Row(out)
     }
 
     fn uint(mut self, n: u64) -> Self {
-        let _ = put::write_uint(&mut self.0, n);
+        put::put_uint(&mut self.0, n);
         self
     }
 
     fn str(mut self, s: &str) -> Self {
-        let _ = put::write_str(&mut self.0, s);
+        put::put_str(&mut self.0, s.as_bytes());
         self
     }
 
     fn bool(mut self, b: bool) -> Self {
-        let _ = put::write_bool(&mut self.0, b);
+        put::put_bool(&mut self.0, b);
         self
     }
 
     fn map(mut self, entries: u32) -> Self {
-        let _ = put::write_map_len(&mut self.0, entries);
+        put::put_map(&mut self.0, entries);
         self
     }
 
     fn array(mut self, items: u32) -> Self {
-        let _ = put::write_array_len(&mut self.0, items);
+        put::put_array(&mut self.0, items);
         self
     }
 
@@ -607,7 +607,7 @@ fn space_row(space: &Space) -> Tuple {
 }
 
 fn write_format(fields: &[FieldDef], out: &mut Vec<u8>) {
-    let _ = put::write_array_len(out, fields.len() as u32);
+    put::put_array(out, fields.len() as u32);
     fields.iter().for_each(|field| field.encode(out));
 }
 

@@ -15,7 +15,7 @@ use super::key::Part;
 use super::mp::{self, Value};
 use super::options::{IndexOptions, PartOptions, SpaceOptions, format_from_msgpack};
 use super::space::{Index, Space};
-use rmp::encode as put;
+use crate::iproto::mp as put;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -31,9 +31,8 @@ impl Engine {
         let mut out = Vec::with_capacity(MAGIC.len() + self.used + 4096);
         out.extend_from_slice(MAGIC);
         let spaces: Vec<&Space> = self.spaces.values().filter(|space| !space.is_system()).collect();
-        // Writing to a Vec cannot fail.
-        let _ = put::write_array_len(&mut out, 1 + spaces.len() as u32);
-        let _ = put::write_uint(&mut out, self.schema_version);
+        put::put_array(&mut out, 1 + spaces.len() as u32);
+        put::put_uint(&mut out, self.schema_version);
         spaces.into_iter().for_each(|space| write_space(space, &mut out));
         let sum = crc32fast::hash(&out);
         out.extend_from_slice(&sum.to_be_bytes());
@@ -131,29 +130,29 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 fn write_space(space: &Space, out: &mut Vec<u8>) {
     let count = if space.temporary { 0 } else { space.len() };
-    let _ = put::write_array_len(out, 7 + count as u32);
-    let _ = put::write_uint(out, space.id.into());
-    let _ = put::write_str(out, &space.name);
-    let _ = put::write_uint(out, space.field_count.into());
-    let _ = put::write_bool(out, space.temporary);
-    let _ = put::write_array_len(out, space.format.fields.len() as u32);
+    put::put_array(out, 7 + count as u32);
+    put::put_uint(out, space.id.into());
+    put::put_str(out, space.name.as_bytes());
+    put::put_uint(out, space.field_count.into());
+    put::put_bool(out, space.temporary);
+    put::put_array(out, space.format.fields.len() as u32);
     space.format.fields.iter().for_each(|field| field.encode(out));
-    let _ = put::write_array_len(out, space.indexes.len() as u32);
+    put::put_array(out, space.indexes.len() as u32);
     space.indexes.iter().for_each(|index| write_index(index, out));
-    let _ = put::write_uint(out, count as u64);
+    put::put_uint(out, count as u64);
     if let Some(primary) = space.indexes.first().filter(|_| count > 0) {
         primary.tree.values().for_each(|tuple| out.extend_from_slice(tuple));
     }
 }
 
 fn write_index(index: &Index, out: &mut Vec<u8>) {
-    let _ = put::write_array_len(out, 5);
-    let _ = put::write_uint(out, index.id.into());
-    let _ = put::write_str(out, &index.name);
-    let _ = put::write_str(out, &index.kind_text);
-    let _ = put::write_bool(out, index.unique);
+    put::put_array(out, 5);
+    put::put_uint(out, index.id.into());
+    put::put_str(out, index.name.as_bytes());
+    put::put_str(out, index.kind_text.as_bytes());
+    put::put_bool(out, index.unique);
     let parts = index.key.own_parts();
-    let _ = put::write_array_len(out, parts.len() as u32);
+    put::put_array(out, parts.len() as u32);
     for part in parts {
         let flags = [(part.is_nullable, NULLABLE), (part.exclude_null, EXCLUDE_NULL), (part.descending, DESCENDING)];
         let flags = flags.into_iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
@@ -162,14 +161,14 @@ fn write_index(index: &Index, out: &mut Vec<u8>) {
 }
 
 fn write_part(part: &Part, flags: u64, out: &mut Vec<u8>) {
-    let _ = put::write_array_len(out, 4);
-    let _ = put::write_uint(out, part.field.into());
-    let _ = put::write_str(out, part.kind.name());
-    let _ = put::write_uint(out, flags);
-    let _ = match part.collation {
-        Some(collation) => put::write_uint(out, collation.id().into()).map(drop),
-        None => put::write_nil(out).map_err(put::ValueWriteError::InvalidMarkerWrite),
-    };
+    put::put_array(out, 4);
+    put::put_uint(out, part.field.into());
+    put::put_str(out, part.kind.name().as_bytes());
+    put::put_uint(out, flags);
+    match part.collation {
+        Some(collation) => put::put_uint(out, collation.id().into()),
+        None => put::put_nil(out),
+    }
 }
 
 fn read_index(rest: &mut &[u8]) -> Result<(String, IndexOptions)> {

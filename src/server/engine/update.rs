@@ -8,7 +8,7 @@ use super::format::Format;
 use super::mp::{self, Value};
 use super::number::Decimal;
 use super::types::FieldType;
-use rmp::encode as put;
+use crate::iproto::mp as put;
 use std::borrow::Cow;
 
 /// Most operations in one request.
@@ -97,28 +97,23 @@ impl<'a> Scalar<'a> {
 
     /// A double keeps the precision its field asks for.
     fn store(&self, kind: Option<FieldType>, out: &mut Vec<u8>) {
-        // Writing to a Vec cannot fail.
-        let _ = match self {
-            Scalar::Int(n) if *n < 0 => put::write_sint(out, *n as i64).map(drop),
-            Scalar::Int(n) => put::write_uint(out, *n as u64).map(drop),
-            Scalar::Double(d) if kind == Some(FieldType::Float32) => put::write_f32(out, *d as f32),
-            Scalar::Double(d) => put::write_f64(out, *d),
+        match self {
+            Scalar::Int(n) if *n < 0 => put::put_int(out, *n as i64),
+            Scalar::Int(n) => put::put_uint(out, *n as u64),
+            Scalar::Double(d) if kind == Some(FieldType::Float32) => put::put_float(out, *d as f32),
+            Scalar::Double(d) => put::put_double(out, *d),
             Scalar::Float(d) if matches!(kind, Some(FieldType::Double | FieldType::Float64)) => {
-                put::write_f64(out, (*d).into())
+                put::put_double(out, (*d).into());
             }
-            Scalar::Float(d) => put::write_f32(out, *d),
-            Scalar::Decimal(d) => {
-                d.pack(out);
-                Ok(())
-            }
-            Scalar::Text { is_bin: true, bytes } => put::write_bin(out, bytes),
-            Scalar::Text { bytes, .. } => {
-                let header = put::write_str_len(out, bytes.len() as u32).map(drop);
+            Scalar::Float(d) => put::put_float(out, *d),
+            Scalar::Decimal(d) => d.pack(out),
+            Scalar::Text { is_bin: true, bytes } => {
+                put::put_bin_len(out, bytes.len() as u32);
                 out.extend_from_slice(bytes);
-                header
             }
-            Scalar::Other => put::write_nil(out).map_err(put::ValueWriteError::InvalidMarkerWrite),
-        };
+            Scalar::Text { bytes, .. } => put::put_str(out, bytes),
+            Scalar::Other => put::put_nil(out),
+        }
     }
 }
 
@@ -579,8 +574,7 @@ impl<'a> Fields<'a> {
 
     fn store(&self, format: &Format) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(128);
-        // Writing to a Vec cannot fail.
-        let _ = put::write_array_len(&mut out, self.count as u32);
+        put::put_array(&mut out, self.count as u32);
         let mut number = 0;
         for run in &self.runs {
             match run {
