@@ -11,6 +11,7 @@ local BENCHES = {
     { 'channel', 'luajit', 'tarantool' },
     { 'memory', 'luajit', 'tarantool' },
     { 'lua_yield', 'luajit', 'tarantool', 'lua5.1' },
+    { 'peers', 'luajit' },
 }
 local PASSES = 2
 local INTERPRETERS = {
