@@ -125,24 +125,21 @@ pub trait Body: Sized + 'static {
     unsafe fn after_switch(cord: *mut Cord<Self>, saved: u8);
 }
 
+/// What the schedulers of one OS thread share.
+pub(super) struct Thread {
+    /// The one whose trampoline is innermost on this thread's stack.
+    pub(super) innermost: Cell<*const ()>,
+}
+
 thread_local! {
-    /// The scheduler whose trampoline is innermost on this thread's stack.
-    static INNERMOST: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
-    /// Its address identifies the OS thread.
-    static THREAD: u8 = const { 0 };
+    static THREAD: Thread = const { Thread { innermost: Cell::new(std::ptr::null()) } };
 }
 
-#[inline(never)]
-pub(super) fn innermost(new: Option<*const ()>) -> *const () {
-    INNERMOST.with(|cell| match new {
-        Some(new) => cell.replace(new),
-        None => cell.get(),
-    })
-}
-
-#[inline(never)]
-pub(super) fn thread_mark() -> *const u8 {
-    THREAD.with(std::ptr::from_ref)
+/// Which OS thread this is: cheaper to ask than the address of a thread-local of a loaded library.
+#[inline(always)]
+pub(super) fn thread_mark() -> libc::pthread_t {
+    // SAFETY: pthread_self has no requirements.
+    unsafe { libc::pthread_self() }
 }
 
 /// The scheduler.
@@ -181,7 +178,8 @@ pub struct Cord<B: Body> {
     pub(super) stack_limit: usize,
     /// Raise an error in the main fiber when nothing can ever wake anyone (else wait on).
     pub deadlock_is_error: bool,
-    pub(super) thread: *const u8,
+    pub(super) thread: libc::pthread_t,
+    pub(super) shared: *const Thread,
     /// When the current fiber was given the processor (monotonic nanoseconds), for slices.
     pub slice_start: u64,
     /// What the body keeps for the whole cord.
@@ -215,6 +213,7 @@ impl<B: Body> Cord<B> {
             stack_limit: 0,
             deadlock_is_error: true,
             thread: thread_mark(),
+            shared: THREAD.with(std::ptr::from_ref),
             slice_start: 0,
             body,
         };

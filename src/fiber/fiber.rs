@@ -103,22 +103,22 @@ impl Wait {
 }
 
 /// One fiber. The first line of cache is what a switch touches.
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Fiber<B: Body> {
     /// Reasons to leave the fast path: [`attention`].
     pub attention: u32,
     /// What it is: [`flag`].
     pub flags: u32,
-    /// What the body keeps here.
-    pub data: B::Data,
     /// Context switches so far.
     pub csw: u64,
-    /// Its number, from 101 on; 0 in a record that serves nobody.
-    pub id: u64,
     /// What it waits for.
     pub wait: Wait,
     /// Events of a descriptor, while and after it waits for one.
     pub events: u8,
+    /// What the body keeps here.
+    pub data: B::Data,
+    /// Its number, from 101 on; 0 in a record that serves nobody.
+    pub id: u64,
     /// The runner whose stack it keeps, while it is stuck.
     pub runner: *mut Runner<B>,
     /// Its place on a wait list.

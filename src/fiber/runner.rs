@@ -20,7 +20,7 @@
 //! There is always an idle runner while the trampoline runs: the main fiber's wait and each stuck wait secure one
 //! before they give up their stack, so that the lack of memory is an error of their own call.
 
-use super::cord::{Body, Cord, Outcome, Refused, innermost, thread_mark};
+use super::cord::{Body, Cord, Outcome, Refused, thread_mark};
 use super::fiber::{FiberPtr, attention, flag};
 use crate::sys::segv::Whose;
 use crate::sys::stack::{self, Stack, StackError};
@@ -150,12 +150,10 @@ unsafe fn end<B: Body>(cord: *mut Cord<B>, f: FiberPtr<B>) {
 
 impl<B: Body> Cord<B> {
     /// Makes sure that somebody can run light fibers while the caller keeps its stack.
+    #[cold]
     unsafe fn secure_runner(cord: *mut Self) -> Result<(), StackError> {
         // SAFETY: the caller's contract.
         unsafe {
-            if !(*cord).idle.is_empty() {
-                return Ok(());
-            }
             if (*cord).stack_limit == 0 {
                 (*cord).stack_limit = stack::limit();
             }
@@ -182,12 +180,12 @@ impl<B: Body> Cord<B> {
             if (*cord).thread != thread_mark() {
                 return Err(Refused::OtherThread);
             }
-            if (*cord).current != (*cord).main && innermost(None) != cord.cast_const().cast() {
+            if (*cord).current != (*cord).main && (*(*cord).shared).innermost.get() != cord.cast_const().cast() {
                 return Err(Refused::OtherScheduler);
             }
             let saved = B::before_switch(cord)?;
             B::after_switch(cord, saved);
-            Self::secure_runner(cord).map_err(Refused::NoStack)
+            if (*cord).idle.is_empty() { Self::secure_runner(cord).map_err(Refused::NoStack) } else { Ok(()) }
         }
     }
 
@@ -218,9 +216,11 @@ impl<B: Body> Cord<B> {
 
     /// Runs everybody else on the program's own stack until the main fiber's turn comes.
     unsafe fn trampoline(cord: *mut Self) {
-        let before = innermost(Some(cord.cast_const().cast()));
-        // SAFETY: the caller's contract; the runner taken is idle or owned by the stuck fiber that is resumed.
+        // SAFETY: the caller's contract: it runs on the cord's own thread, whose shared part is live; the runner taken is
+        // idle or owned by the stuck fiber that is resumed.
         unsafe {
+            let innermost = &(*(*cord).shared).innermost;
+            let before = innermost.replace(cord.cast_const().cast());
             loop {
                 let f = Self::head(cord);
                 let seen = (*f).attention;
@@ -248,8 +248,8 @@ impl<B: Body> Cord<B> {
                 }
             }
             (*cord).current = (*cord).main;
+            innermost.set(before);
         }
-        innermost(Some(before));
     }
 
     /// A hint that `next`, if it is a stuck fiber, is resumed soon.

@@ -26,7 +26,8 @@ const THREADS_KEPT: usize = 16_384;
 /// Code that runs as a fiber without Lua: made through the C API.
 pub type NativeEntry = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// What each record keeps.
+/// What each record keeps; what a switch touches first.
+#[repr(C)]
 pub struct Data {
     /// The fiber's Lua thread; null in the main and in native fibers, and in a pooled record whose thread was dropped.
     pub l: *mut lua_State,

@@ -418,9 +418,11 @@ unsafe extern "C-unwind" fn l_yield(l: *mut lua_State) -> c_int {
 unsafe fn yield_kept(s: *mut State, l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_yield`.
     unsafe {
-        attempt_way!(s, l);
-        before_wait(s, l);
         let cord = &raw mut (*s).cord;
+        if let Err(refused) = Cord::may_keep_stack(cord) {
+            return fail_with(l, refused.to_string());
+        }
+        before_wait(s, l);
         let f = (*cord).current;
         (*f).wait = Wait::Yield;
         if f == (*cord).main && (*cord).ready.is_empty() {

@@ -30,6 +30,7 @@ const CFRAME_RESUME: usize = 1;
 ///
 /// # Safety
 /// `l` is a live thread of a GC64 build.
+#[inline(always)]
 pub unsafe fn global(l: *mut lua_State) -> *mut u8 {
     // SAFETY: the caller's contract.
     unsafe { *l.cast::<u8>().add(OFFSET_G).cast::<*mut u8>() }
@@ -58,6 +59,8 @@ pub unsafe fn is_yieldable(l: *mut lua_State) -> bool {
 /// What was proven of the running LuaJIT.
 #[derive(Clone, Copy)]
 pub struct Proven {
+    /// The global state's pointer is where it is expected.
+    pub global: bool,
     /// `cframe` is where it is expected.
     pub cframe: bool,
     /// The hook mask, or null.
@@ -69,7 +72,7 @@ pub struct Proven {
 /// # Safety
 /// `l` is a live thread with a few free slots, not inside a hook. Memory errors are raised.
 pub unsafe fn prove(l: *mut lua_State) -> Proven {
-    let nothing = Proven { cframe: false, hookmask: std::ptr::null_mut() };
+    let nothing = Proven { global: false, cframe: false, hookmask: std::ptr::null_mut() };
     // SAFETY: reads of `lua_State` happen only on GC64 builds, whose struct is longer than both offsets.
     unsafe {
         if !is_gc64(l) {
@@ -81,7 +84,7 @@ pub unsafe fn prove(l: *mut lua_State) -> Proven {
         if !same {
             return nothing;
         }
-        Proven { cframe: prove_cframe(l), hookmask: find_hookmask(l) }
+        Proven { global: true, cframe: prove_cframe(l), hookmask: find_hookmask(l) }
     }
 }
 
