@@ -66,7 +66,10 @@ $names" "$wrong"
     fi
 }
 
-docs() { RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --lib; }
+# Private items are documented too: this crate is read, not linked to.
+docs() {
+    RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --quiet --no-deps --lib --document-private-items
+}
 
 lint() {
     step 'cargo fmt --check' cargo fmt --check

@@ -1,5 +1,5 @@
 //! The raw functions behind `cord.fiber`. Each returns *(error, results...)*: nil and the results, a number of
-//! [`code`](super::body::code), or a text for an error of the arguments; fiber.lua raises. A function that waits returns
+//! [`code`], or a text for an error of the arguments; fiber.lua raises. A function that waits returns
 //! the same way, whether its results come from here or from whoever woke the fiber.
 
 use super::body::{Anchor, Data, LuaCord, LuaFiber, code, code_of, push_wake};
