@@ -46,6 +46,7 @@ luaopen! {
     luaopen_cord_fiber => "cord.fiber",
     luaopen_cord_uri => "cord.uri",
     luaopen_cord_error => "cord.error",
+    luaopen_cord_buffer => "cord.buffer",
     luaopen_cord_msgpack => "cord.msgpack",
     luaopen_cord_uuid => "cord.uuid",
 }

@@ -6,6 +6,7 @@ pub mod decimal;
 pub mod error;
 pub mod fiber;
 pub mod jit;
+pub mod msgpack;
 pub mod state;
 pub mod uuid;
 
@@ -28,8 +29,9 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.decimal", native: Some(decimal::native), source: include_str!("decimal.lua") },
     Module { name: "cord.uri", native: None, source: include_str!("uri.lua") },
     Module { name: "cord.errcode", native: None, source: include_str!("errcode.lua") },
-    Module { name: "cord.msgpack", native: None, source: include_str!("msgpack.lua") },
     Module { name: "cord.fiber", native: Some(fiber::native), source: include_str!("fiber.lua") },
+    Module { name: "cord.buffer", native: None, source: include_str!("buffer.lua") },
+    Module { name: "cord.msgpack", native: Some(msgpack::native), source: include_str!("msgpack.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
     Module { name: "cord.uuid", native: Some(uuid::native), source: include_str!("uuid.lua") },
 ];

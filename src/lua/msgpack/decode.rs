@@ -1,0 +1,372 @@
+//! Bytes to Lua value. Source of the rules: `src/lua/msgpack.c` (`luamp_decode`), `src/box/msgpack.c`, 3.9-dev.
+
+use super::{Codec, Shared, make_error};
+use crate::iproto::mp::{MpError, Reader};
+use crate::lua::state::push_str;
+use mlua::ffi::*;
+use std::ffi::c_int;
+
+/// Why bytes are not a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The input ends inside the value: where it was read up to.
+    Truncated(usize),
+    /// The byte `c1`: where.
+    IllegalCode(usize),
+    /// Nested deeper than the option allows: the level.
+    TooDeep(u32),
+    /// NaN or infinity, and the options forbid them.
+    InvalidNumber,
+    /// A key that is not a number: Lua tables cannot have it.
+    NanKey,
+    /// No memory, or no room on Lua's stack.
+    Memory,
+    /// The decoder of an extension type raised: what it raised is on the top of the stack.
+    Lua,
+}
+
+type Result<T> = std::result::Result<T, DecodeError>;
+
+/// Pushes the error object of a failed decode (replacing the raised value in the case of [`DecodeError::Lua`], which
+/// may be a plain string: an unknown extension's text).
+///
+/// # Safety
+/// `l` is the thread the decode ran on, with free slots; memory errors are raised in it.
+pub unsafe fn push_decode_error(l: *mut lua_State, failure: DecodeError) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (text, offset) = match failure {
+            DecodeError::Lua => return,
+            DecodeError::Truncated(at) => ("Invalid MsgPack - truncated input", at),
+            DecodeError::IllegalCode(at) => ("Invalid MsgPack - illegal code", at),
+            DecodeError::TooDeep(level) => {
+                lua_pushfstring(l, c"Too high nest level - %d".as_ptr(), level as c_int);
+                return make_error(l, c"luajit", 1);
+            }
+            DecodeError::InvalidNumber => {
+                push_str(l, "number must not be NaN or Inf");
+                return make_error(l, c"luajit", 1);
+            }
+            DecodeError::NanKey => {
+                push_str(l, "table index is NaN");
+                return make_error(l, c"luajit", 1);
+            }
+            DecodeError::Memory => {
+                push_str(l, "not enough memory");
+                return make_error(l, c"luajit", 1);
+            }
+        };
+        lua_pushinteger(l, crate::iproto::constants::errcode::INVALID_MSGPACK as lua_Integer);
+        push_str(l, text);
+        lua_createtable(l, 0, 1);
+        lua_pushnumber(l, offset as lua_Number);
+        lua_setfield(l, -2, c"offset".as_ptr());
+        make_error(l, c"client", 3);
+    }
+}
+
+/// Decodes the value at `bytes[at..]`, pushes it, and returns where the next one begins.
+///
+/// # Errors
+/// [`DecodeError`]; the stack is then as before, but for the raised value of [`DecodeError::Lua`].
+///
+/// # Safety
+/// `l` is a live thread with three free slots, `codec` a live codec of its state. `bytes` stay where they are, though
+/// finalizers and the decoders of extension types run. No value with a destructor is alive in the caller that a memory
+/// error must not jump over.
+#[inline]
+pub unsafe fn decode(l: *mut lua_State, bytes: &[u8], at: usize, codec: *const Codec) -> Result<usize> {
+    // SAFETY: the caller's contract; the shared state outlives every codec.
+    unsafe {
+        let codec = &*codec;
+        let top = lua_gettop(l);
+        let mut decoder = Decoder { l, bytes, at: at.min(bytes.len()), codec, shared: &*codec.shared };
+        match decoder.value(0) {
+            Ok(()) => Ok(decoder.at),
+            Err(failure) => {
+                // Takes back the containers that were being filled.
+                if failure == DecodeError::Lua {
+                    lua_insert(l, top + 1);
+                    lua_settop(l, top + 1);
+                } else {
+                    lua_settop(l, top);
+                }
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// Where the value at `bytes[at..]` ends.
+///
+/// # Errors
+/// `Truncated` or `IllegalCode`.
+pub(super) fn skip(bytes: &[u8], at: usize) -> Result<usize> {
+    let mut reader = Reader::at(bytes, at);
+    match reader.skip() {
+        Ok(()) => Ok(reader.position()),
+        Err(MpError::IllegalCode) => Err(DecodeError::IllegalCode(reader.position().saturating_sub(1))),
+        Err(_) => Err(DecodeError::Truncated(bytes.len())),
+    }
+}
+
+/// Largest whole numbers that become Lua numbers; beyond, 64-bit cdata (`DBL_INT_MAX` of `src/lua/utils.h`).
+const NUMBER_MAX: u64 = 99_999_999_999_999;
+
+struct Decoder<'a> {
+    l: *mut lua_State,
+    bytes: &'a [u8],
+    at: usize,
+    codec: &'a Codec,
+    shared: &'a Shared,
+}
+
+impl Decoder<'_> {
+    #[inline(always)]
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let taken = rest.first_chunk::<N>().ok_or(DecodeError::Truncated(self.bytes.len()))?;
+        self.at += N;
+        Ok(*taken)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, len: usize) -> Result<&[u8]> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let taken = rest.get(..len).ok_or(DecodeError::Truncated(self.bytes.len()))?;
+        self.at += len;
+        Ok(taken)
+    }
+
+    #[inline(always)]
+    fn u8(&mut self) -> Result<usize> {
+        self.fixed().map(|[byte]| byte.into())
+    }
+
+    #[inline(always)]
+    fn u16(&mut self) -> Result<usize> {
+        self.fixed().map(|bytes| u16::from_be_bytes(bytes).into())
+    }
+
+    #[inline(always)]
+    fn u32(&mut self) -> Result<usize> {
+        self.fixed().map(|bytes| u32::from_be_bytes(bytes) as usize)
+    }
+
+    /// Decodes one value and pushes it.
+    ///
+    /// # Safety
+    /// Two slots are free. So for all methods here.
+    unsafe fn value(&mut self, level: u32) -> Result<()> {
+        let [byte] = self.fixed()?;
+        // SAFETY: each arm pushes exactly one value.
+        unsafe {
+            match byte {
+                0x00..=0x7f => lua_pushinteger(self.l, byte.into()),
+                0xe0..=0xff => lua_pushinteger(self.l, (byte as i8).into()),
+                0xa0..=0xbf => return self.string((byte & 0x1f).into()),
+                0x90..=0x9f => return self.array((byte & 0x0f).into(), level),
+                0x80..=0x8f => return self.map((byte & 0x0f).into(), level),
+                0xc0 => lua_rawgeti_(self.l, LUA_REGISTRYINDEX, self.shared.null_ref),
+                0xc1 => return Err(DecodeError::IllegalCode(self.at - 1)),
+                0xc2 => lua_pushboolean(self.l, 0),
+                0xc3 => lua_pushboolean(self.l, 1),
+                0xcb => {
+                    let number = f64::from_bits(self.fixed().map(u64::from_be_bytes)?);
+                    return self.float(number);
+                }
+                0xca => {
+                    let number = f32::from_bits(self.fixed().map(u32::from_be_bytes)?);
+                    return self.float(number.into());
+                }
+                0xcc => {
+                    let number = self.u8()?;
+                    lua_pushinteger(self.l, number as lua_Integer);
+                }
+                0xcd => {
+                    let number = self.u16()?;
+                    lua_pushinteger(self.l, number as lua_Integer);
+                }
+                0xce => {
+                    let number = self.u32()?;
+                    lua_pushnumber(self.l, number as lua_Number);
+                }
+                0xcf => {
+                    let number = self.fixed().map(u64::from_be_bytes)?;
+                    return self.uint64(number);
+                }
+                0xd0 => {
+                    let number = self.u8()?;
+                    lua_pushinteger(self.l, (number as i8).into());
+                }
+                0xd1 => {
+                    let number = self.u16()?;
+                    lua_pushinteger(self.l, (number as i16).into());
+                }
+                0xd2 => {
+                    let number = self.u32()?;
+                    lua_pushnumber(self.l, (number as i32).into());
+                }
+                0xd3 => {
+                    let number = self.fixed().map(i64::from_be_bytes)?;
+                    return self.int64(number);
+                }
+                0xd9 => return self.u8().and_then(|len| self.string(len)),
+                0xda => return self.u16().and_then(|len| self.string(len)),
+                0xdb => return self.u32().and_then(|len| self.string(len)),
+                0xdc => return self.u16().and_then(|len| self.array(len, level)),
+                0xdd => return self.u32().and_then(|len| self.array(len, level)),
+                0xde => return self.u16().and_then(|len| self.map(len, level)),
+                0xdf => return self.u32().and_then(|len| self.map(len, level)),
+                0xc4..=0xc9 | 0xd4..=0xd8 => return self.extension(byte),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn float(&mut self, number: f64) -> Result<()> {
+        if !number.is_finite() && !self.codec.decode_invalid_numbers {
+            return Err(DecodeError::InvalidNumber);
+        }
+        // SAFETY: a slot is free.
+        unsafe { lua_pushnumber(self.l, number) };
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn uint64(&mut self, number: u64) -> Result<()> {
+        // SAFETY: a slot is free; the cold path checks for more.
+        unsafe {
+            if number > NUMBER_MAX {
+                return self.boxed(self.shared.uint64_ref, number);
+            }
+            lua_pushnumber(self.l, number as lua_Number);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn int64(&mut self, number: i64) -> Result<()> {
+        // SAFETY: as `uint64`.
+        unsafe {
+            if number.unsigned_abs() > NUMBER_MAX {
+                return self.boxed(self.shared.int64_ref, number as u64);
+            }
+            lua_pushnumber(self.l, number as lua_Number);
+        }
+        Ok(())
+    }
+
+    /// Pushes a 64-bit cdata: its ctype makes a zero, whose payload is then set.
+    #[cold]
+    unsafe fn boxed(&mut self, ctype_ref: c_int, bits: u64) -> Result<()> {
+        // SAFETY: calling a ctype without arguments only allocates; its payload is eight bytes.
+        unsafe {
+            lua_rawgeti_(self.l, LUA_REGISTRYINDEX, ctype_ref);
+            lua_call(self.l, 0, 1);
+            lua_topointer(self.l, -1).cast_mut().cast::<u64>().write_unaligned(bits);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn string(&mut self, len: usize) -> Result<()> {
+        let l = self.l;
+        let bytes = self.take(len)?;
+        // SAFETY: Lua copies the bytes.
+        unsafe { lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Before a container of `count` elements of at least `least` bytes each: is it deep, and can it be there at all?
+    #[inline]
+    unsafe fn enter(&mut self, count: usize, least: usize, level: u32) -> Result<()> {
+        if level >= self.codec.decode_max_depth {
+            return Err(DecodeError::TooDeep(level + 1));
+        }
+        if count > (self.bytes.len() - self.at) / least {
+            return Err(DecodeError::Truncated(self.bytes.len()));
+        }
+        // SAFETY: a plain query; it may raise a memory error where the stack must grow.
+        if unsafe { lua_checkstack(self.l, 6) } == 0 { Err(DecodeError::Memory) } else { Ok(()) }
+    }
+
+    unsafe fn array(&mut self, count: usize, level: u32) -> Result<()> {
+        // SAFETY: `enter` made room; the table's size is bounded by the bytes that are there.
+        unsafe {
+            self.enter(count, 1, level)?;
+            lua_createtable(self.l, count as c_int, 0);
+            for i in 1..=count {
+                self.value(level + 1)?;
+                lua_rawseti_(self.l, -2, i as c_int);
+            }
+            self.hint(self.shared.array_mt_ref);
+        }
+        Ok(())
+    }
+
+    unsafe fn map(&mut self, count: usize, level: u32) -> Result<()> {
+        // SAFETY: as `array`; the keys that Lua's tables refuse are refused first.
+        unsafe {
+            self.enter(count, 2, level)?;
+            lua_createtable(self.l, 0, count as c_int);
+            for _ in 0..count {
+                let float_key = matches!(self.bytes.get(self.at), Some(0xca | 0xcb));
+                self.value(level + 1)?;
+                if float_key && lua_tonumber(self.l, -1).is_nan() {
+                    return Err(DecodeError::NanKey);
+                }
+                self.value(level + 1)?;
+                lua_rawset(self.l, -3);
+            }
+            self.hint(self.shared.map_mt_ref);
+        }
+        Ok(())
+    }
+
+    /// Marks the table on the top as array or map.
+    #[inline]
+    unsafe fn hint(&mut self, metatable_ref: c_int) {
+        if self.codec.decode_save_metatables {
+            // SAFETY: the metatable is in the registry since setup.
+            unsafe {
+                lua_rawgeti_(self.l, LUA_REGISTRYINDEX, metatable_ref);
+                lua_setmetatable(self.l, -2);
+            }
+        }
+    }
+
+    /// A binary or an extension: `extend` of msgpack.lua makes the value of its payload.
+    #[cold]
+    unsafe fn extension(&mut self, byte: u8) -> Result<()> {
+        let is_binary = byte <= 0xc6;
+        let len = match byte {
+            0xd4..=0xd8 => 1_usize << (byte - 0xd4),
+            0xc4 | 0xc7 => self.u8()?,
+            0xc5 | 0xc8 => self.u16()?,
+            _ => self.u32()?,
+        };
+        let kind = if is_binary { 0 } else { self.u8()? as i8 };
+        let l = self.l;
+        let extend = self.shared.extend_ref;
+        let payload = self.take(len)?;
+        // SAFETY: room is made first; Lua copies the payload.
+        unsafe {
+            if lua_checkstack(l, 6) == 0 {
+                return Err(DecodeError::Memory);
+            }
+            lua_rawgeti_(l, LUA_REGISTRYINDEX, extend);
+            if is_binary {
+                push_str(l, "bin");
+            } else {
+                lua_pushinteger(l, kind.into());
+            }
+            lua_pushlstring_(l, payload.as_ptr().cast(), payload.len());
+            if lua_pcall(l, 2, 1, 0) != 0 {
+                return Err(DecodeError::Lua);
+            }
+        }
+        Ok(())
+    }
+}
