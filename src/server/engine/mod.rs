@@ -15,6 +15,8 @@
 //! at once, so a refused one leaves nothing behind.
 
 mod collation;
+#[cfg(test)]
+mod differential;
 #[allow(clippy::module_inception)]
 mod engine;
 pub mod error;
