@@ -9,7 +9,7 @@ local type, tonumber, tostring, select, error, pcall = type, tonumber, tostring,
 local stderr, format, concat, sort = io.stderr, string.format, table.concat, table.sort
 local int64 = ffi.typeof('int64_t')
 
-local raw_yield, raw_sleep, raw_new, raw_create = raw.yield, raw.sleep, raw.new, raw.create
+local raw_yield, raw_sleep = raw.yield, raw.sleep
 local raw_id, raw_status, raw_name, raw_csw, raw_storage = raw.id, raw.status, raw.name, raw.csw, raw.storage
 local raw_join, raw_is_cancelled, is_fiber = raw.join, raw.is_cancelled, raw.is_fiber
 
@@ -52,23 +52,8 @@ local methods = {}
 
 -- ---------------------------------------------------------------- life
 
-function fiber.create(fn, ...)
-    if type(fn) ~= 'function' then
-        return fail('fiber.create(function, ...): bad arguments')
-    end
-    local f, err = raw_create(fn, ...)
-    if f == nil then
-        return fail(err)
-    end
-    return f
-end
-
-function fiber.new(fn, ...)
-    if type(fn) ~= 'function' then
-        return fail('fiber.new(function, ...): bad arguments')
-    end
-    return (raw_new(fn, ...))
-end
+-- fiber.create and fiber.new are native functions, set below: they raise before they wait, and after their wait there is
+-- nothing to raise.
 
 function fiber.yield()
     local err = raw_yield()
@@ -375,7 +360,12 @@ end
 meta.__serialize = methods.__serialize
 methods.__tostring = meta.__tostring
 
-raw.keep(meta, report, run_on_stop)
+-- `fail` for native callers: they stand between it and the code to blame.
+local function fail_native(err)
+    return fail(err, 3)
+end
+
+fiber.create, fiber.new = raw.keep(meta, report, run_on_stop, fail_native)
 
 -- ---------------------------------------------------------------- options
 
