@@ -135,8 +135,7 @@ fn write_space(space: &Space, out: &mut Vec<u8>) {
     put::put_str(out, space.name.as_bytes());
     put::put_uint(out, space.field_count.into());
     put::put_bool(out, space.temporary);
-    put::put_array(out, space.format.fields.len() as u32);
-    space.format.fields.iter().for_each(|field| field.encode(out));
+    space.format.write(out);
     put::put_array(out, space.indexes.len() as u32);
     space.indexes.iter().for_each(|index| write_index(index, out));
     put::put_uint(out, count as u64);
