@@ -51,6 +51,17 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Takes over the contents of a restored engine. The limits stay, open transactions are aborted, and the schema version
+    /// grows, so that clients fetch the schema again.
+    pub fn adopt(&mut self, restored: Engine) {
+        let ids: Vec<u32> = self.spaces.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.abort_readers(id));
+        self.schema_version = self.schema_version.max(restored.schema_version) + 1;
+        self.spaces = restored.spaces;
+        self.names = restored.names;
+        self.used = restored.used;
+    }
+
     /// Writes a snapshot to a file: a new one takes the place of the old at once, after it has reached the disk.
     ///
     /// # Errors

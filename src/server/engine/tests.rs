@@ -803,6 +803,19 @@ fn a_snapshot_restores_everything() {
 }
 
 #[test]
+fn restored_contents_take_the_place_of_the_old() {
+    let mut engine = engine();
+    let bytes = engine.snapshot();
+    engine.drop_space(PLAIN).unwrap();
+    let (version, txn) = (engine.schema_version(), engine.begin());
+    engine.delete(USERS, PRIMARY, &mp("[1]"), Some(txn)).unwrap();
+    engine.adopt(Engine::restore(&bytes).unwrap());
+    assert!(engine.schema_version() > version);
+    assert_eq!(engine.commit(txn).unwrap_err().code, 97);
+    assert_eq!((engine.len(USERS, PRIMARY).unwrap(), engine.len(PLAIN, PRIMARY).unwrap()), (10, 0));
+}
+
+#[test]
 fn damaged_snapshots_are_refused() {
     let bytes = engine().snapshot();
     for at in (0..bytes.len()).step_by(3) {
