@@ -232,6 +232,15 @@ function fiber.join(f, timeout)
 end
 methods.join = fiber.join
 
+-- ---------------------------------------------------------------- conds, channels
+
+local channel_close_mode = 'new'
+
+fiber.cond = load('cord.cond')(fail, raw.deadline)
+fiber.channel = load('cord.channel')(fail, raw.deadline, function()
+    return channel_close_mode == 'old'
+end)
+
 -- ---------------------------------------------------------------- time
 
 -- Typed line by line there is no loop between two questions, so the cached clock would stand still.
@@ -381,6 +390,10 @@ function fiber.cfg(opts)
             if type(value) ~= 'boolean' then
                 fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
             end
+        elseif key == 'channel_close' then
+            if value ~= 'new' and value ~= 'old' then
+                fail("fiber.cfg: option 'channel_close' should be 'new' or 'old', got " .. text_of(value))
+            end
         elseif key == 'deadlock' then
             if value ~= 'error' and value ~= 'wait' then
                 fail("fiber.cfg: option 'deadlock' should be 'error' or 'wait', got " .. text_of(value))
@@ -395,12 +408,17 @@ function fiber.cfg(opts)
         end
     end
     for key, value in pairs(opts or {}) do
-        if key == 'deadlock' then
-            value = value == 'error'
+        if key == 'channel_close' then
+            channel_close_mode = value
+        else
+            if key == 'deadlock' then
+                value = value == 'error'
+            end
+            raw.option(key, value)
         end
-        raw.option(key, value)
     end
     return {
+        channel_close = channel_close_mode,
         trigger_pool = raw.option('trigger_pool'),
         thread_pool = raw.option('thread_pool'),
         deadlock = raw.option('deadlock') and 'error' or 'wait',
