@@ -191,8 +191,14 @@ describe('fiber.channel', function()
 
         it('a woken waiter keeps its place at the head', function()
             local ch, order = fiber.channel(), {}
-            local first = fiber.create(function() order[#order + 1] = 'first ' .. ch:get() end)
-            fiber.create(function() order[#order + 1] = 'second ' .. ch:get() end)
+            local first = fiber.create(function()
+                local value = ch:get()
+                order[#order + 1] = 'first ' .. value
+            end)
+            fiber.create(function()
+                local value = ch:get()
+                order[#order + 1] = 'second ' .. value
+            end)
             first:wakeup()
             fiber.yield()
             ch:put(1)

@@ -22,7 +22,7 @@ describe('fiber.cond', function()
         local c = fiber.cond()
         note(c:signal(), c:broadcast())
         note(c:wait(0.01))
-    ]], 'nil nil, false')
+    ]], 'nil, false')
 
     same('any wakeup ends a wait with true', [[
         local c = fiber.cond()

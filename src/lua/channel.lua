@@ -31,16 +31,16 @@ return function(fail, deadline, forceful)
     local meta = { __metatable = 'fiber.channel', __index = methods, __gc = raw.destroy }
 
     -- What the wait of a writer brought: true, false (closed or timed out), or it waits on. Level 3 is the caller of put.
-    local function put_on(self, value, limit, err, put)
-        while err == nil and put == nil do
-            err, put = raw_put(self, value, limit, AGAIN)
+    local function put_on(self, value, limit, put)
+        while put == nil do
+            put = raw_put(self, value, limit, AGAIN)
         end
-        if err == nil then
-            return put
-        elseif err == TIMED_OUT then
+        if put == true then
+            return true
+        elseif put == false or put == TIMED_OUT then
             return false
         end
-        fail(err, 4)
+        fail(put, 4)
     end
 
     local function put_until(self, value, timeout)
@@ -52,15 +52,15 @@ return function(fail, deadline, forceful)
             error('usage: channel:put(var [, timeout])', 3)
         end
         local limit = deadline(seconds)
-        local put = put_on(self, value, limit, raw_put(self, value, limit, seconds == 0 and NEVER or 0))
+        local put = put_on(self, value, limit, (raw_put(self, value, limit, seconds == 0 and NEVER or 0)))
         return put
     end
 
-    local function put_slowly(self, value, err, put)
+    local function put_slowly(self, value, put)
         if not is_channel(self) then
             wrong('put', 'put(var [, timeout])', self, 4)
         end
-        put = put_on(self, value, nil, err, put)
+        put = put_on(self, value, nil, put)
         return put
     end
 
@@ -75,25 +75,25 @@ return function(fail, deadline, forceful)
             end
             error('usage: channel:put(var [, timeout])', 2)
         end
-        local err, put = raw_put(self, value)
-        if err == nil and put ~= nil then
-            return put
+        local put = raw_put(self, value)
+        if put == true then
+            return true
         end
-        put = put_slowly(self, value, err, put)
+        put = put_slowly(self, value, put)
         return put
     end
 
-    -- As for writers: the value, or nil.
-    local function get_on(self, limit, err, done, value)
-        while err == nil and not done do
-            err, done, value = raw_get(self, limit, AGAIN)
+    -- As for writers: the value, or nil. A raw get gives the value and true, or what went wrong.
+    local function get_on(self, limit, value, done)
+        while value == nil and not done do
+            value, done = raw_get(self, limit, AGAIN)
         end
-        if err == nil then
+        if done then
             return value
-        elseif err == TIMED_OUT then
+        elseif value == TIMED_OUT then
             return nil
         end
-        fail(err, 4)
+        fail(value, 4)
     end
 
     local function get_until(self, timeout)
@@ -122,11 +122,11 @@ return function(fail, deadline, forceful)
             local value = get_until(self, timeout)
             return value
         end
-        local err, done, value = raw_get(self)
+        local value, done = raw_get(self)
         if done then
             return value
         end
-        value = get_slowly(self, err)
+        value = get_slowly(self, value)
         return value
     end
 

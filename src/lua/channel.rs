@@ -70,7 +70,8 @@ unsafe fn channel_at(l: *mut lua_State, idx: c_int) -> *mut Channel {
     // SAFETY: a userdata of our size may be read; only ours starts with our mark.
     unsafe {
         let channel: *mut Channel = lua_touserdata(l, idx).cast();
-        if channel.is_null() || lua_type(l, idx) != LUA_TUSERDATA || lua_objlen(l, idx) != size_of::<Channel>() {
+        // Of a light userdata the length is zero.
+        if channel.is_null() || lua_objlen(l, idx) != size_of::<Channel>() {
             return std::ptr::null_mut();
         }
         if (*channel).kind == &raw const CHANNEL { channel } else { std::ptr::null_mut() }
@@ -201,10 +202,8 @@ unsafe fn hand_over(s: *mut State, f: LuaFiber, results: c_int) {
 unsafe fn answer_writer(s: *mut State, f: LuaFiber, taken: bool) {
     // SAFETY: a waiting C function has free slots, and neither value allocates.
     unsafe {
-        let to = waiter_of(f);
-        lua_pushnil(to);
-        lua_pushboolean(to, c_int::from(taken));
-        hand_over(s, f, 2);
+        lua_pushboolean(waiter_of(f), c_int::from(taken));
+        hand_over(s, f, 1);
     }
 }
 
@@ -239,7 +238,7 @@ unsafe fn refuse_wait(s: *mut State, l: *mut lua_State, manner: lua_Integer) -> 
     0
 }
 
-/// `put(channel, value[, deadline[, manner]])`: nil and whether it was put (false: closed), a code, or nothing after a
+/// `put(channel, value[, deadline[, manner]])`: whether it was put (false: closed), a code, a text, or nothing after a
 /// wakeup that meant something else: then it is called again.
 unsafe extern "C-unwind" fn l_put(l: *mut lua_State) -> c_int {
     // SAFETY: called by channel.lua with two arguments at least; linked fibers are live.
@@ -253,11 +252,10 @@ unsafe extern "C-unwind" fn l_put(l: *mut lua_State) -> c_int {
         if !(*channel).closed {
             if !reader.is_null() {
                 let to = waiter_of(reader);
-                lua_pushnil(to);
-                lua_pushboolean(to, 1);
                 lua_pushvalue(l, 2);
                 lua_xmove(l, to, 1);
-                hand_over(s, reader, 3);
+                lua_pushboolean(to, 1);
+                hand_over(s, reader, 2);
             } else if (*channel).count < (*channel).size {
                 lua_pushvalue(l, 2);
                 append(l, 1, channel);
@@ -265,10 +263,9 @@ unsafe extern "C-unwind" fn l_put(l: *mut lua_State) -> c_int {
                 return put_wait(s, l, channel);
             }
         }
-        lua_pushnil(l);
         lua_pushboolean(l, c_int::from(!(*channel).closed));
     }
-    2
+    1
 }
 
 #[inline(never)]
@@ -299,7 +296,7 @@ unsafe fn put_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c
     }
 }
 
-/// `get(channel[, deadline[, manner]])`: nil, true and the value (nil: closed), a code, or nothing, as `put`.
+/// `get(channel[, deadline[, manner]])`: the value (nil: closed) and true; or a code or text, or nothing, as `put`.
 unsafe extern "C-unwind" fn l_get(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_put`.
     unsafe {
@@ -312,8 +309,6 @@ unsafe extern "C-unwind" fn l_get(l: *mut lua_State) -> c_int {
         if (*channel).count == 0 && writer.is_null() && !(*channel).closed {
             return get_wait(s, l, channel);
         }
-        lua_pushnil(l);
-        lua_pushboolean(l, 1);
         if (*channel).count > 0 {
             take(l, 1, channel);
             if !writer.is_null() {
@@ -326,8 +321,9 @@ unsafe extern "C-unwind" fn l_get(l: *mut lua_State) -> c_int {
         } else {
             lua_pushnil(l);
         }
+        lua_pushboolean(l, 1);
     }
-    3
+    2
 }
 
 #[inline(never)]
@@ -370,8 +366,10 @@ unsafe fn dismiss(s: *mut State, channel: *mut Channel) {
             if f.is_null() {
                 break;
             }
-            // nil and true without a value: closed.
-            answer_writer(s, f, true);
+            let to = waiter_of(f);
+            lua_pushnil(to);
+            lua_pushboolean(to, 1);
+            hand_over(s, f, 2);
         }
     }
 }

@@ -46,7 +46,8 @@ unsafe fn cond_at(l: *mut lua_State, idx: c_int) -> *mut Cond {
     // SAFETY: a userdata of our size may be read; only ours starts with our mark.
     unsafe {
         let cond: *mut Cond = lua_touserdata(l, idx).cast();
-        if cond.is_null() || lua_type(l, idx) != LUA_TUSERDATA || lua_objlen(l, idx) != size_of::<Cond>() {
+        // Of a light userdata the length is zero.
+        if cond.is_null() || lua_objlen(l, idx) != size_of::<Cond>() {
             return std::ptr::null_mut();
         }
         if (*cond).kind == &raw const COND { cond } else { std::ptr::null_mut() }
