@@ -384,7 +384,7 @@ unsafe extern "C-unwind" fn l_close(l: *mut lua_State) -> c_int {
         }
         (*channel).closed = true;
         if lua_toboolean(l, 2) != 0 {
-            while (*channel).count > 0 {
+            for _ in 0..(*channel).count {
                 take(l, 1, channel);
                 lua_settop(l, 2);
             }
