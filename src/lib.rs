@@ -48,5 +48,6 @@ luaopen! {
     luaopen_cord_error => "cord.error",
     luaopen_cord_buffer => "cord.buffer",
     luaopen_cord_msgpack => "cord.msgpack",
+    luaopen_cord_server => "cord.server",
     luaopen_cord_uuid => "cord.uuid",
 }

@@ -53,6 +53,8 @@ pub mod flag {
     pub const JOINED: u32 = 128;
     /// Its handle is known to Lua.
     pub const HANDLE: u32 = 256;
+    /// It serves a request: the body's hook takes its results when it ends.
+    pub const SERVED: u32 = 512;
 }
 
 /// What a fiber waits for: decides what its wait returns, and what the deadlock report says.

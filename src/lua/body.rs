@@ -47,7 +47,7 @@ pub struct Data {
     pub ticket: u64,
     /// The code of a native fiber, until it starts.
     pub entry: Option<NativeEntry>,
-    /// Its argument.
+    /// Its argument; of a fiber that serves a request, the request's number.
     pub argument: *mut c_void,
 }
 
@@ -97,6 +97,8 @@ pub struct LuaBody {
     pub protected: u32,
     /// Told of the end of each turn: net.box, the server.
     pub listeners: Vec<Listener>,
+    /// Takes what a fiber with `flag::SERVED` left on its thread when its function has ended: results, or an error.
+    pub served: Option<unsafe fn(*mut State, LuaFiber)>,
     /// The hook a doomed fiber's error is raised from replaces this one for a moment.
     saved_hook: (Option<lua_Hook>, c_int, c_int),
     /// `setfenv(0)` of the program, for threads of native origin.
@@ -116,6 +118,7 @@ impl LuaBody {
             abort_calls: 0,
             protected: 0,
             listeners: Vec::new(),
+            served: None,
             saved_hook: (None, 0, 0),
             ended: false,
         }
@@ -256,12 +259,12 @@ impl Body for LuaBody {
     unsafe fn ended(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> bool {
         // SAFETY: the fiber's function has just ended.
         unsafe {
-            let special = flag::JOINABLE | flag::STORAGE | flag::STOPPING;
+            let special = flag::JOINABLE | flag::STORAGE | flag::STOPPING | flag::SERVED;
             if (*f).data.status == 0 && !(*f).is(special) && (*f).on_stop.is_empty() && !(*f).data.l.is_null() {
                 lua_settop((*f).data.l, 0);
                 return true;
             }
-            ended_slow(cord, f)
+            if (*f).is(flag::SERVED) { ended_served(cord, f) } else { ended_slow(cord, f) }
         }
     }
 
@@ -435,6 +438,33 @@ unsafe extern "C-unwind" fn doom(l: *mut lua_State, _ar: *mut lua_Debug) {
         lua_pushstring_(l, c"attempt to yield across C-call boundary".as_ptr());
         lua_concat(l, 2);
         lua_error(l);
+    }
+}
+
+/// The end of a fiber that served a request: its results, or its error, go to whoever asked. The rest is as usual,
+/// except that nobody else hears of the error.
+#[inline(never)]
+unsafe fn ended_served(cord: *mut LuaCord, f: LuaFiber) -> bool {
+    // SAFETY: as for `ended`; the hook leaves the thread's values where they are.
+    unsafe {
+        let state = (*cord).body.state;
+        (*f).flags &= !flag::SERVED;
+        if let Some(hook) = (*cord).body.served {
+            hook(state, f);
+        }
+        if (*f).data.status != 0 && !(*f).is(flag::JOINABLE) && !is_interrupt((*f).data.l) {
+            (*state).set_anchor(f, Anchor::Thread, false);
+            (*f).data.l = std::ptr::null_mut();
+            (*f).data.status = 0;
+        }
+        let more = flag::JOINABLE | flag::STORAGE | flag::STOPPING;
+        if (*f).data.status == 0 && !(*f).is(more) && (*f).on_stop.is_empty() {
+            if !(*f).data.l.is_null() {
+                lua_settop((*f).data.l, 0);
+            }
+            return true;
+        }
+        ended_slow(cord, f)
     }
 }
 

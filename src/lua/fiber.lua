@@ -9,7 +9,7 @@ local type, tonumber, tostring, select, error, pcall = type, tonumber, tostring,
 local stderr, format, concat, sort = io.stderr, string.format, table.concat, table.sort
 local int64 = ffi.typeof('int64_t')
 
-local raw_yield, raw_sleep = raw.yield, raw.sleep
+local raw_yield, raw_sleep, raw_new, raw_create = raw.yield, raw.sleep, raw.new, raw.create
 local raw_id, raw_status, raw_name, raw_csw, raw_storage = raw.id, raw.status, raw.name, raw.csw, raw.storage
 local raw_join, raw_is_cancelled, is_fiber = raw.join, raw.is_cancelled, raw.is_fiber
 
@@ -32,20 +32,19 @@ local function deadlock_text()
     return concat(lines, '\n')
 end
 
--- Raises what a raw function returned as its error. `level` as in error(): 2 (the default) is the caller of the function
--- that calls. Never in tail position: a frame that is gone cannot be counted.
+-- Raises what a raw function returned as its error. `level` as in error(): 2 is the caller of the function that calls.
 local function fail(err, level)
     level = (level or 2) + 1
     if err == CANCELLED then
-        E.raise(E.fiber_is_cancelled(), level)
+        return E.raise(E.fiber_is_cancelled(), level)
     elseif err == TIMED_OUT then
-        E.raise(E.timed_out(), level)
+        return E.raise(E.timed_out(), level)
     elseif err == INTERRUPTED then
-        error('interrupted!', level)
+        return error('interrupted!', level)
     elseif err == DEADLOCK then
-        error(deadlock_text(), level)
+        return error(deadlock_text(), level)
     end
-    E.raise(E.illegal_params(err), level)
+    return E.raise(E.illegal_params(err), level)
 end
 
 local fiber = {}
@@ -53,29 +52,44 @@ local methods = {}
 
 -- ---------------------------------------------------------------- life
 
--- fiber.create and fiber.new are native functions, set below: they raise before they wait, and after their wait there is
--- nothing to raise.
+function fiber.create(fn, ...)
+    if type(fn) ~= 'function' then
+        return fail('fiber.create(function, ...): bad arguments')
+    end
+    local f, err = raw_create(fn, ...)
+    if f == nil then
+        return fail(err)
+    end
+    return f
+end
+
+function fiber.new(fn, ...)
+    if type(fn) ~= 'function' then
+        return fail('fiber.new(function, ...): bad arguments')
+    end
+    return (raw_new(fn, ...))
+end
 
 function fiber.yield()
     local err = raw_yield()
     if err then
-        fail(err)
+        return fail(err)
     end
 end
 
 function fiber.sleep(...)
     local err = raw_sleep(...)
     if err and err ~= TIMED_OUT then
-        fail(err)
+        return fail(err)
     end
 end
 
 function fiber.testcancel(...)
     if select('#', ...) > 0 then
-        fail('fiber.testcancel(): bad arguments')
+        return fail('fiber.testcancel(): bad arguments')
     end
     if raw_is_cancelled() then
-        fail(CANCELLED)
+        return fail(CANCELLED)
     end
 end
 methods.testcancel = fiber.testcancel
@@ -90,7 +104,7 @@ end
 function fiber.wakeup(x)
     local err = raw.wakeup(plain_id(x))
     if err then
-        fail(err)
+        return fail(err)
     end
 end
 methods.wakeup = fiber.wakeup
@@ -98,7 +112,7 @@ methods.wakeup = fiber.wakeup
 function fiber.cancel(x)
     local err = raw.cancel(plain_id(x))
     if err then
-        fail(err)
+        return fail(err)
     end
 end
 fiber.kill = fiber.cancel
@@ -111,7 +125,7 @@ fiber.self = raw.self
 function fiber.id(...)
     local err, id = raw_id(...)
     if err then
-        fail(err)
+        return fail(err)
     end
     return id
 end
@@ -119,7 +133,7 @@ methods.id = fiber.id
 
 function fiber.find(...)
     if select('#', ...) ~= 1 then
-        fail('Usage: fiber.find(id)')
+        return fail('Usage: fiber.find(id)')
     end
     return raw.find(plain_id(...))
 end
@@ -127,7 +141,7 @@ end
 function fiber.status(...)
     local err, status = raw_status(...)
     if err then
-        fail(err)
+        return fail(err)
     end
     return status
 end
@@ -136,7 +150,7 @@ methods.status = fiber.status
 function methods.csw(...)
     local err, csw = raw_csw(...)
     if err then
-        fail(err)
+        return fail(err)
     end
     return csw
 end
@@ -144,12 +158,12 @@ end
 local function set_name(f, n, name, opts)
     local kind = type(name)
     if kind ~= 'string' and kind ~= 'number' then
-        fail('expected string as ' .. n .. ' argument')
+        return fail('expected string as ' .. n .. ' argument', 3)
     end
     local truncate = type(opts) == 'table' and opts.truncate == true
     local err = raw.set_name(f, tostring(name), truncate)
     if err then
-        fail(err)
+        return fail(err, 3)
     end
 end
 
@@ -161,7 +175,7 @@ function fiber.name(...)
         end
         local err, name = raw_name(first)
         if err then
-            fail(err)
+            return fail(err)
         end
         return name
     elseif n > 0 then
@@ -173,7 +187,7 @@ end
 
 function methods.name(...)
     if not is_fiber((...)) then
-        fail('expected fiber as 1 argument')
+        return fail('expected fiber as 1 argument')
     end
     return fiber.name(...)
 end
@@ -183,11 +197,11 @@ end
 function fiber.set_joinable(...)
     local f, yesno = ...
     if select('#', ...) ~= 2 then
-        fail('fiber.set_joinable(id, yesno): bad arguments')
+        return fail('fiber.set_joinable(id, yesno): bad arguments')
     end
     local err = raw.set_joinable(plain_id(f), yesno)
     if err then
-        fail(err)
+        return fail(err)
     end
 end
 methods.set_joinable = fiber.set_joinable
@@ -206,7 +220,7 @@ local function joined(f, deadline, err, ok, ...)
     elseif err == nil or err == CANCELLED then
         return join_step(f, deadline)
     end
-    fail(err)
+    return fail(err, 3)
 end
 
 function join_step(f, deadline)
@@ -222,24 +236,15 @@ function fiber.join(f, timeout)
             -- The fiber itself is checked first, as in Tarantool.
             local err = raw_join(f, 0, nil, true)
             if type(err) == 'string' then
-                fail(err)
+                return fail(err)
             end
-            fail('fiber:join(timeout): bad arguments')
+            return fail('fiber:join(timeout): bad arguments')
         end
         deadline = raw.deadline(timeout)
     end
     return joined(f, deadline, raw_join(f, deadline))
 end
 methods.join = fiber.join
-
--- ---------------------------------------------------------------- conds, channels
-
-local channel_close_mode = 'new'
-
-fiber.cond = load('cord.cond')(fail, raw.deadline)
-fiber.channel = load('cord.channel')(fail, raw.deadline, function()
-    return channel_close_mode == 'old'
-end)
 
 -- ---------------------------------------------------------------- time
 
@@ -289,7 +294,7 @@ end
 
 function methods.on_stop(f, new, old)
     if not is_fiber(f) then
-        fail('expected fiber as 1 argument')
+        return fail('expected fiber as 1 argument')
     end
     if absent(new) then
         new = nil
@@ -305,7 +310,7 @@ function methods.on_stop(f, new, old)
     if err == 'trigger reset: Trigger is not found' then
         return error(err, 2)
     elseif err then
-        fail(err)
+        return fail(err)
     end
     return result
 end
@@ -348,7 +353,7 @@ function meta.__index(f, key)
     if key == 'storage' then
         local err, storage = raw_storage(f)
         if err then
-            fail(err)
+            return fail(err)
         end
         return storage
     end
@@ -370,12 +375,7 @@ end
 meta.__serialize = methods.__serialize
 methods.__tostring = meta.__tostring
 
--- `fail` for native callers: they stand between it and the code to blame.
-local function fail_native(err)
-    fail(err, 3)
-end
-
-fiber.create, fiber.new = raw.keep(meta, report, run_on_stop, fail_native)
+raw.keep(meta, report, run_on_stop)
 
 -- ---------------------------------------------------------------- options
 
@@ -383,42 +383,33 @@ local BOOLEAN = { trigger_pool = true, thread_pool = true }
 
 function fiber.cfg(opts)
     if opts ~= nil and type(opts) ~= 'table' then
-        fail('fiber.cfg(options): a table of options expected, got ' .. type(opts))
+        return fail('fiber.cfg(options): a table of options expected, got ' .. type(opts))
     end
     for key, value in pairs(opts or {}) do
         if BOOLEAN[key] then
             if type(value) ~= 'boolean' then
-                fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
-            end
-        elseif key == 'channel_close' then
-            if value ~= 'new' and value ~= 'old' then
-                fail("fiber.cfg: option 'channel_close' should be 'new' or 'old', got " .. text_of(value))
+                return fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
             end
         elseif key == 'deadlock' then
             if value ~= 'error' and value ~= 'wait' then
-                fail("fiber.cfg: option 'deadlock' should be 'error' or 'wait', got " .. text_of(value))
+                return fail("fiber.cfg: option 'deadlock' should be 'error' or 'wait', got " .. text_of(value))
             end
         elseif key == 'stack_size' then
             if type(value) ~= 'number' or value < 16384 or value > 2 ^ 32 then
-                fail("fiber.cfg: option 'stack_size' should be a number of bytes from 16384 to 2^32, got "
+                return fail("fiber.cfg: option 'stack_size' should be a number of bytes from 16384 to 2^32, got "
                     .. text_of(value))
             end
         else
-            fail(format("fiber.cfg: unexpected option '%s'", text_of(key)))
+            return fail(format("fiber.cfg: unexpected option '%s'", text_of(key)))
         end
     end
     for key, value in pairs(opts or {}) do
-        if key == 'channel_close' then
-            channel_close_mode = value
-        else
-            if key == 'deadlock' then
-                value = value == 'error'
-            end
-            raw.option(key, value)
+        if key == 'deadlock' then
+            value = value == 'error'
         end
+        raw.option(key, value)
     end
     return {
-        channel_close = channel_close_mode,
         trigger_pool = raw.option('trigger_pool'),
         thread_pool = raw.option('thread_pool'),
         deadlock = raw.option('deadlock') and 'error' or 'wait',

@@ -32,6 +32,8 @@ pub struct State {
     store: *mut lua_State,
     /// The scheduler.
     pub cord: LuaCord,
+    /// The embedded servers, once there was one.
+    pub server: *mut crate::server::hub::Hub,
     /// Finished fibers' threads kept for reuse, at most.
     pub threads_kept: usize,
     /// How [`current`] recognises it; null where it cannot.
@@ -69,8 +71,8 @@ pub enum Keep {
     Msgpack = 9,
     /// fiber.lua: runs the on_yield triggers of a fiber.
     OnYield = 10,
-    /// fiber.lua: raises an error for a native function.
-    Fail = 11,
+    /// Spare.
+    Spare = 11,
 }
 const KEPT: c_int = 12;
 
@@ -216,6 +218,7 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
             // Another state may get the same addresses.
             LAST.store(std::ptr::null_mut(), Ordering::Release);
             (*state).owner = std::ptr::null();
+            crate::server::hub::Hub::close(state);
             (*state).cord.descriptors = Default::default();
             (*state).cord.body.listeners.clear();
         }
@@ -384,6 +387,7 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
             scratch,
             store,
             cord: LuaCord::new(LuaBody::new(luajit, proven)),
+            server: std::ptr::null_mut(),
             threads_kept: threads_kept(),
             owner: if proven.global {
                 Box::leak(Box::new(Owner { global: jit::global(l), state }))

@@ -15,6 +15,8 @@ pub type Readiness = u8;
 pub const READ: Readiness = 1;
 /// Bit of [`Readiness`].
 pub const WRITE: Readiness = 2;
+/// Bit of [`Readiness`], reported with [`READ`]: the other side will send nothing more, so a short read is not the end.
+pub const CLOSED: Readiness = 4;
 
 /// The token of wakeups from other threads.
 const WAKER: Token = Token(usize::MAX);
@@ -41,6 +43,9 @@ fn readiness(event: &Event) -> Readiness {
     }
     if event.is_writable() || event.is_write_closed() || event.is_error() {
         ready |= WRITE;
+    }
+    if event.is_read_closed() || event.is_error() {
+        ready |= CLOSED;
     }
     ready
 }

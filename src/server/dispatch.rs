@@ -1,0 +1,815 @@
+//! Packets to answers: what needs no Lua is answered at once, a CALL or EVAL becomes a fiber of its handler.
+//!
+//! ```text
+//!   input buffer --frame, header, body--> PING, ID ...          --> output buffer
+//!                                     '-> CALL: function and arguments made on the scratch thread, moved to a pooled
+//!                                               fiber's thread ... it ends: `served` encodes its results --> output buffer
+//! ```
+//!
+//! All packets of one read are handled inside one protected call on the scratch thread. Whatever raises there (memory,
+//! or a metamethod of the table of functions) ends one request with an error; no value with a destructor is alive then.
+
+use super::hub::{FEATURES, Hub, Instance, Purpose, Request, hook, open};
+use super::session::{Phase, Session};
+use crate::fiber::fiber::flag;
+use crate::iproto::constants::{PROTOCOL_VERSION, errcode, key, kind};
+use crate::iproto::decode::{Body, Frame, PacketError, RequestHeader, frame, id_body, request_header};
+use crate::iproto::encode;
+use crate::iproto::mp::{self, Reader};
+use crate::lua::body::LuaFiber;
+use crate::lua::fiber::spawn;
+use crate::lua::msgpack::{self, Codec, EncodeError};
+use crate::lua::state::{Keep, State};
+use mlua::ffi::*;
+use std::ffi::{c_int, c_void};
+
+/// Positions in the table that server.lua keeps at [`Keep::Server`].
+pub mod kept {
+    use std::ffi::c_int;
+    /// `describe(value)`: code, message and stack (MessagePack) of an error.
+    pub const DESCRIBE: c_int = 1;
+    /// `wrap(f)`: a closure that calls `f`, made anew for each request when reuse is off.
+    pub const WRAP: c_int = 2;
+    /// `invoke(object, ...)`: calls what is callable but no function.
+    pub const INVOKE: c_int = 3;
+    /// `hook(instance, which, session id, peer, user)`: runs triggers.
+    pub const HOOK: c_int = 4;
+    /// A table of the objects scripts have of sessions, by id.
+    pub const SESSIONS: c_int = 5;
+    /// A table of compiled expressions.
+    pub const EVALS: c_int = 6;
+    /// The codec for clients that do not know errors as values.
+    pub const PLAIN: c_int = 7;
+    /// From here on: the table of functions of each server.
+    pub const FUNCTIONS: c_int = 16;
+}
+
+/// One run over the packets of a session.
+struct Batch {
+    i: usize,
+    /// Bytes of the packet under way.
+    consumed: usize,
+    /// Its sync.
+    sync: u64,
+    /// Where its answer begins in the output.
+    mark: usize,
+    /// There is nothing left to do.
+    through: bool,
+}
+
+/// Handles the packets that are wholly here, until there are no more or a limit is reached.
+///
+/// # Safety
+/// `s` is live, `hub` its hub, `i` the slot of a session.
+pub(super) unsafe fn packets(s: *mut State, hub: *mut Hub, i: usize) {
+    let mut batch = Batch { i, consumed: 0, sync: 0, mark: 0, through: false };
+    // SAFETY: the caller's contract.
+    unsafe {
+        while !batch.through && !State::protected(s, run_batch, (&raw mut batch).cast()) {
+            // One request raised: it is answered, and the others go on.
+            let session = (*hub).session(i);
+            (&mut (*session).output).truncate(batch.mark);
+            error(hub, session, batch.sync, errcode::PROC_LUA, b"the request could not be started: not enough memory");
+            (&mut (*session).input).consume(batch.consumed);
+        }
+    }
+}
+
+unsafe fn run_batch(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
+    let batch = argument.cast::<Batch>();
+    // SAFETY: `packets` passes its batch. The session stays where it is: sessions are removed by the scheduler's callbacks
+    // alone. Its input is read or moved by nobody else either.
+    unsafe {
+        let hub = (*s).server;
+        let session = (*hub).session((*batch).i);
+        let instance = (*hub).instance((*session).instance);
+        let base = lua_gettop(sl);
+        while (*session).phase == Phase::Open {
+            let input = &raw const (*session).input;
+            let pending = (&*input).pending();
+            match frame(pending, (*instance).limits.packet) {
+                Err(broken) => {
+                    // Nothing after this can be understood.
+                    let text = broken.to_string();
+                    error(hub, session, 0, errcode::INVALID_MSGPACK, text.as_bytes());
+                    (*session).phase = Phase::Closing;
+                }
+                Ok(Frame::Incomplete(needed)) => {
+                    (*session).needed = needed;
+                    if pending.is_empty() {
+                        (*session).half_since = 0;
+                    } else if (*session).half_since == 0 {
+                        (*session).half_since = (*s).cord.clock.monotonic;
+                    }
+                    break;
+                }
+                Ok(Frame::Packet { start, end }) => {
+                    if (*instance).running >= (*instance).limits.net_msg_max
+                        || (*session).unsent() > (*instance).limits.unread
+                    {
+                        (*session).held = true;
+                        (*hub).list((*batch).i);
+                        break;
+                    }
+                    (*batch).consumed = end;
+                    (*batch).sync = 0;
+                    (*batch).mark = (&(*session).output).len();
+                    let packet = pending.get(start..end).unwrap_or_default();
+                    let context = Context { sl, s, hub, i: (*batch).i, session, instance };
+                    handle(&context, packet, &mut (*batch).sync);
+                    lua_settop(sl, base);
+                    (&mut (*session).input).consume(end);
+                    (*session).half_since = 0;
+                }
+            }
+        }
+        (*batch).through = true;
+    }
+}
+
+/// What a request is handled with: pointers only.
+struct Context {
+    sl: *mut lua_State,
+    s: *mut State,
+    hub: *mut Hub,
+    i: usize,
+    session: *mut Session,
+    instance: *mut Instance,
+}
+
+impl Context {
+    #[allow(clippy::mut_from_ref)] // the session is behind a pointer of its own
+    unsafe fn out(&self) -> &mut Vec<u8> {
+        // SAFETY: the session outlives the context, and its output is borrowed for one statement at a time.
+        unsafe { &mut (*self.session).output }
+    }
+
+    unsafe fn schema_version(&self) -> u64 {
+        // SAFETY: the instance outlives the context.
+        unsafe { (&(*self.instance).engine).schema_version() }
+    }
+
+    unsafe fn fail(&self, sync: u64, code: u32, message: &[u8]) {
+        // SAFETY: as above.
+        unsafe { error(self.hub, self.session, sync, code, message) }
+    }
+
+    /// Fails with a text made for the purpose, which is gone before anything can raise.
+    unsafe fn fail_with(&self, sync: u64, code: u32, message: impl Into<Vec<u8>>) {
+        // SAFETY: as above.
+        unsafe { error(self.hub, self.session, sync, code, &message.into()) }
+    }
+}
+
+/// Appends an error response.
+unsafe fn error(hub: *mut Hub, session: *mut Session, sync: u64, code: u32, message: &[u8]) {
+    // SAFETY: the callers pass a live hub and session.
+    unsafe {
+        let instance = (*hub).instance((*session).instance);
+        let version = (&(*instance).engine).schema_version();
+        (*instance).stat.errors += 1;
+        encode::error(&mut (*session).output, sync, version, code, message);
+    }
+}
+
+/// The code of a packet's error.
+fn packet_code(error: PacketError) -> u32 {
+    match error {
+        PacketError::MissingField(_) => errcode::MISSING_REQUEST_FIELD,
+        _ => errcode::INVALID_MSGPACK,
+    }
+}
+
+unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64) {
+    let mut header = RequestHeader::default();
+    // SAFETY: the context's pointers are live.
+    unsafe {
+        let at = match request_header(packet, &mut header) {
+            Ok(at) => at,
+            Err(broken) => return context.fail_with(header.sync, errcode::INVALID_MSGPACK, broken.to_string()),
+        };
+        *sync = header.sync;
+        let body = packet.get(at..).unwrap_or_default();
+        if let Some(count) = (&mut (*context.instance).stat.requests).get_mut((header.kind as usize).min(79)) {
+            *count += 1;
+        }
+        let current = context.schema_version();
+        if header.schema_version != 0 && header.schema_version != current {
+            let wanted = header.schema_version;
+            let text = format!("Wrong schema version, current: {current}, in request: {wanted}");
+            return context.fail_with(header.sync, errcode::WRONG_SCHEMA_VERSION, text);
+        }
+        match header.kind {
+            kind::CALL | kind::CALL_16 => call(context, &header, body),
+            kind::EVAL => eval(context, &header, body),
+            kind::PING => encode::ok(context.out(), header.sync, current),
+            kind::ID => identify(context, &header, body),
+            kind::SELECT | kind::INSERT | kind::REPLACE | kind::UPDATE | kind::DELETE | kind::UPSERT => {
+                statement(context, &header, body);
+            }
+            other => {
+                let text = format!("Unknown request type {other}");
+                context.fail_with(header.sync, errcode::UNKNOWN_REQUEST_TYPE, text);
+            }
+        }
+    }
+}
+
+/// ID: what the client can do, and what this server can.
+unsafe fn identify(context: &Context, header: &RequestHeader, body: &[u8]) {
+    // SAFETY: the context's pointers are live.
+    unsafe {
+        match Body::of_request(kind::ID, body).and_then(|_| id_body(body)) {
+            Ok(id) => {
+                (*context.session).features = id.features;
+                let version = context.schema_version();
+                let method = Some(crate::iproto::auth::CHAP_SHA1.as_bytes());
+                encode::id_response(context.out(), header.sync, version, PROTOCOL_VERSION, FEATURES, method);
+            }
+            Err(broken) => context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+        }
+    }
+}
+
+/// A statement on the data: answered by the engine.
+unsafe fn statement(context: &Context, header: &RequestHeader, body: &[u8]) {
+    use super::engine::Statement;
+    // SAFETY: the context's pointers are live; the engine knows no Lua.
+    unsafe {
+        let version = context.schema_version();
+        let parsed = Body::of_request(header.kind, body);
+        let body = match parsed {
+            Ok(body) => body,
+            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+        };
+        match Statement::from_body(header.kind, &body) {
+            Ok(Some(statement)) => {
+                (&mut (*context.instance).engine).respond(&statement, None, header.sync, context.out());
+            }
+            Ok(None) => {}
+            Err(refused) => refused.respond(header.sync, version, context.out()),
+        }
+    }
+}
+
+/// The name and the arguments of a CALL, the expression and the arguments of an EVAL. Most bodies have the two keys and
+/// perhaps an empty map of tuple formats; the others are read the slow way.
+fn named(kind: u32, name_key: u8, body: &[u8]) -> Result<(&[u8], &[u8]), PacketError> {
+    if let Some(found) = quick(name_key, body) {
+        return Ok(found);
+    }
+    let parsed = Body::of_request(kind, body)?;
+    Ok((parsed.str(name_key).unwrap_or_default(), parsed.raw(key::TUPLE).unwrap_or(&[0x90])))
+}
+
+fn quick(name_key: u8, body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (first, rest) = body.split_first()?;
+    if !matches!(first, 0x82 | 0x83) || *rest.first()? != name_key {
+        return None;
+    }
+    let mut reader = Reader::at(body, 2);
+    let name = reader.read_str().ok()?;
+    if *reader.rest().first()? != key::TUPLE {
+        return None;
+    }
+    let mut reader = Reader::at(body, reader.position() + 1);
+    if reader.peek().ok()? != mp::Family::Array {
+        return None;
+    }
+    let args = reader.raw().ok()?;
+    if *first == 0x83 && !reader.rest().starts_with(&[key::TUPLE_FORMATS, 0x80]) {
+        return None;
+    }
+    Some((name, args))
+}
+
+unsafe fn call(context: &Context, header: &RequestHeader, body: &[u8]) {
+    // SAFETY: the context's pointers are live; the scratch thread has free slots.
+    unsafe {
+        let (name, args) = match named(header.kind, key::FUNCTION_NAME, body) {
+            Ok(found) => found,
+            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+        };
+        let base = lua_gettop(context.sl);
+        if !push_function(context, name) {
+            lua_settop(context.sl, base);
+            let text = [b"Procedure '", name, b"' is not defined"].concat();
+            return context.fail_with(header.sync, errcode::NO_SUCH_PROC, text);
+        }
+        let purpose = if header.kind == kind::CALL { Purpose::Call } else { Purpose::Call16 };
+        start(context, header, base, args, purpose);
+    }
+}
+
+/// Pushes a function by its name and, for `a.b:method`, the object. Paths go through tables; names that contain a dot or
+/// a colon themselves are found when the path is not.
+unsafe fn push_function(context: &Context, name: &[u8]) -> bool {
+    let sl = context.sl;
+    // SAFETY: balanced use of a few free slots of the scratch thread; metamethods may raise.
+    unsafe {
+        if !(&(*context.instance).references).is_empty()
+            && let Some(reference) = (&(*context.instance).references).get(name)
+        {
+            push_from(context, kept::FUNCTIONS + (*context.session).instance as c_int);
+            lua_rawgeti_(sl, -1, *reference);
+            lua_remove(sl, -2);
+            return true;
+        }
+        push_from(context, kept::FUNCTIONS + (*context.session).instance as c_int);
+        let functions = lua_gettop(sl);
+        let mut rest = name;
+        loop {
+            let cut = rest.iter().position(|b| matches!(b, b'.' | b':'));
+            let (part, separator) = match cut {
+                Some(at) => (rest.get(..at).unwrap_or_default(), rest.get(at).copied()),
+                None => (rest, None),
+            };
+            rest = cut.and_then(|at| rest.get(at + 1..)).unwrap_or_default();
+            if separator == Some(b':') && rest.contains(&b':') {
+                break;
+            }
+            lua_pushlstring_(sl, part.as_ptr().cast(), part.len());
+            lua_gettable(sl, -2);
+            match separator {
+                None => return settle_function(context, functions, None),
+                Some(b':') => {
+                    if lua_type(sl, -1) != LUA_TTABLE && lua_type(sl, -1) != LUA_TUSERDATA {
+                        break;
+                    }
+                    lua_pushlstring_(sl, rest.as_ptr().cast(), rest.len());
+                    lua_gettable(sl, -2);
+                    return settle_function(context, functions, Some(lua_gettop(sl) - 1));
+                }
+                _ if lua_type(sl, -1) == LUA_TTABLE => {}
+                _ => break,
+            }
+        }
+        lua_settop(sl, functions);
+        lua_pushlstring_(sl, name.as_ptr().cast(), name.len());
+        lua_rawget_(sl, functions);
+        settle_function(context, functions, None)
+    }
+}
+
+/// The value on the top, if it can be called, becomes the function at position `to`; the object of a method call and
+/// what calls an object that is no function go with it.
+unsafe fn settle_function(context: &Context, to: c_int, object: Option<c_int>) -> bool {
+    let sl = context.sl;
+    // SAFETY: balanced use of free slots.
+    unsafe {
+        let found = lua_gettop(sl);
+        let mut n = 1 + c_int::from(object.is_some());
+        if lua_type(sl, found) != LUA_TFUNCTION {
+            if lua_type(sl, found) == LUA_TNIL || luaL_getmetafield(sl, found, c"__call".as_ptr()) == 0 {
+                return false;
+            }
+            push_from(context, kept::INVOKE);
+            n += 1;
+        }
+        lua_pushvalue(sl, found);
+        if let Some(object) = object {
+            lua_pushvalue(sl, object);
+        }
+        // They are above `to`, so copying them down in order overwrites none that is still needed.
+        let first = lua_gettop(sl) - n + 1;
+        for k in 0..n {
+            lua_pushvalue(sl, first + k);
+            lua_replace(sl, to + k);
+        }
+        lua_settop(sl, to + n - 1);
+    }
+    true
+}
+
+/// Pushes what is at `position` of the kept table.
+unsafe fn push_from(context: &Context, position: c_int) {
+    // SAFETY: server.lua filled the table before there was a server.
+    unsafe {
+        (*context.s).push_kept(context.sl, Keep::Server);
+        lua_rawgeti_(context.sl, -1, position);
+        lua_remove(context.sl, -2);
+    }
+}
+
+/// Longest expression that is kept compiled, and most of them.
+const EVAL_KEPT: usize = 4096;
+const EVALS_KEPT: usize = 1024;
+
+unsafe fn eval(context: &Context, header: &RequestHeader, body: &[u8]) {
+    let sl = context.sl;
+    // SAFETY: the context's pointers are live; the scratch thread has free slots.
+    unsafe {
+        let (expression, args) = match named(kind::EVAL, key::EXPR, body) {
+            Ok(found) => found,
+            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+        };
+        if !(*context.instance).eval {
+            let text = b"Execute access to universe '' is denied for user 'guest'";
+            return context.fail(header.sync, errcode::ACCESS_DENIED, text);
+        }
+        let base = lua_gettop(sl);
+        if !push_compiled(context, expression) {
+            // The compiler's message is on the top.
+            return reply_error(context.s, context.hub, context.session, sl, header.sync);
+        }
+        start(context, header, base, args, Purpose::Call);
+    }
+}
+
+/// Pushes the function of an expression, compiled before or now. False: the compiler's message was pushed.
+unsafe fn push_compiled(context: &Context, expression: &[u8]) -> bool {
+    let sl = context.sl;
+    // SAFETY: balanced use of free slots; what may raise comes before what is remembered.
+    unsafe {
+        let evals = &raw mut (*context.hub).evals;
+        let reuse = (*context.hub).reuse;
+        if reuse && let Some(position) = (&*evals).get(expression) {
+            push_from(context, kept::EVALS);
+            lua_rawgeti_(sl, -1, *position);
+            lua_remove(sl, -2);
+            return true;
+        }
+        if luaL_loadbuffer(sl, expression.as_ptr().cast(), expression.len(), c"=eval".as_ptr()) != 0 {
+            return false;
+        }
+        if reuse && expression.len() <= EVAL_KEPT {
+            if (&*evals).len() >= EVALS_KEPT {
+                (&mut *evals).clear();
+            }
+            let position = (&*evals).len() as c_int + 1;
+            push_from(context, kept::EVALS);
+            lua_pushvalue(sl, -2);
+            lua_rawseti_(sl, -2, position);
+            lua_settop(sl, -2);
+            (&mut *evals).insert(expression.into(), position);
+        }
+        true
+    }
+}
+
+/// Starts the fiber of a request: what is above `base` is its function and first arguments, `args` a MessagePack array of
+/// the others.
+unsafe fn start(context: &Context, header: &RequestHeader, base: c_int, args: &[u8], purpose: Purpose) {
+    let sl = context.sl;
+    // SAFETY: the context's pointers are live. The record is made last: nothing can raise after it.
+    unsafe {
+        if !(*context.hub).reuse {
+            push_from(context, kept::WRAP);
+            lua_pushvalue(sl, base + 1);
+            lua_call(sl, 1, 1);
+            lua_replace(sl, base + 1);
+        }
+        if !push_arguments(context, header.sync, args) {
+            return;
+        }
+        let request = Request {
+            purpose,
+            session: context.i,
+            session_id: (*context.session).id,
+            instance: (*context.session).instance,
+            sync: header.sync,
+            stream: header.stream_id,
+        };
+        launch(context.s, context.hub, sl, lua_gettop(sl) - base, request);
+    }
+}
+
+/// Moves a function and its arguments, `moved` values on the top of `sl`, to a fiber that serves `request`.
+unsafe fn launch(s: *mut State, hub: *mut Hub, sl: *mut lua_State, moved: c_int, request: Request) {
+    // SAFETY: the callers run in a protected call on the scratch thread `sl`.
+    unsafe {
+        let f = spawn(s, sl, moved);
+        let session = (*hub).session_of(&request);
+        if !session.is_null() {
+            (*session).running += 1;
+        }
+        let instance = (*hub).instance(request.instance);
+        if !instance.is_null() {
+            (*instance).running += 1;
+        }
+        let number = (&mut (*hub).requests).insert(request);
+        (*f).flags |= flag::SERVED;
+        (*f).data.argument = std::ptr::without_provenance_mut(number);
+        (*s).cord.enqueue(f);
+    }
+}
+
+/// Decodes arguments onto the scratch thread. False: an error was answered.
+unsafe fn push_arguments(context: &Context, sync: u64, args: &[u8]) -> bool {
+    let sl = context.sl;
+    // SAFETY: as for `start`; the packet's bytes stay where they are while this request is handled.
+    unsafe {
+        let mut reader = Reader::new(args);
+        let Ok(count) = reader.read_array() else {
+            context.fail(sync, errcode::INVALID_MSGPACK, b"Invalid MsgPack - packet body");
+            return false;
+        };
+        let fits = c_int::try_from(count).is_ok_and(|count| lua_checkstack(sl, count.saturating_add(8)) != 0);
+        if !fits {
+            context.fail(sync, errcode::PROC_LUA, b"too many arguments");
+            return false;
+        }
+        let mut at = reader.position();
+        for _ in 0..count {
+            match msgpack::decode(sl, args, at, (*context.hub).codec) {
+                Ok(next) => at = next,
+                Err(failure) => {
+                    msgpack::push_decode_error(sl, failure);
+                    reply_error(context.s, context.hub, context.session, sl, sync);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Runs the triggers of `which` for a session in a fiber. False when it could not be started.
+pub(super) unsafe fn run_hook(s: *mut State, hub: *mut Hub, i: usize, which: u32) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let session = (*hub).session(i);
+        let mut hook = HookRun { session, i, which };
+        State::protected(s, hook_job, (&raw mut hook).cast())
+    }
+}
+
+struct HookRun {
+    session: *const Session,
+    i: usize,
+    which: u32,
+}
+
+unsafe fn hook_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
+    let run = argument.cast::<HookRun>();
+    // SAFETY: `run_hook` or `left` passes its record; the session is alive while the job runs.
+    unsafe {
+        let hub = (*s).server;
+        let session = (*run).session;
+        let base = lua_gettop(sl);
+        (*s).push_kept(sl, Keep::Server);
+        lua_rawgeti_(sl, -1, kept::HOOK);
+        lua_remove(sl, -2);
+        lua_pushinteger(sl, (*session).instance as lua_Integer);
+        lua_pushinteger(sl, (*run).which as lua_Integer);
+        lua_pushnumber(sl, (*session).id as lua_Number);
+        lua_pushlstring_(sl, (&(*session).peer).as_ptr().cast(), (&(*session).peer).len());
+        let purpose = if (*run).which == hook::CONNECT { Purpose::Connect } else { Purpose::Call };
+        let session_id = if (*run).which == hook::CONNECT { (*session).id } else { 0 };
+        let request =
+            Request { purpose, session: (*run).i, session_id, instance: (*session).instance, sync: 0, stream: 0 };
+        launch(s, hub, sl, lua_gettop(sl) - base, request);
+    }
+}
+
+/// A session has gone: its on_disconnect triggers run, its Lua object is let go.
+pub(super) unsafe fn left(s: *mut State, hub: *mut Hub, session: &Session) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let instance = (*hub).instance(session.instance);
+        if !instance.is_null() && (*instance).hooks & hook::DISCONNECT != 0 && session.phase != Phase::Connecting {
+            let mut run = HookRun { session, i: usize::MAX, which: hook::DISCONNECT };
+            State::protected(s, hook_job, (&raw mut run).cast());
+        }
+        if session.known {
+            let mut id = session.id as f64;
+            State::protected(s, forget_job, (&raw mut id).cast());
+        }
+    }
+}
+
+/// Lets the object go that scripts have of a session.
+unsafe fn forget_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
+    // SAFETY: `left` passes the session's id.
+    unsafe {
+        (*s).push_kept(sl, Keep::Server);
+        lua_rawgeti_(sl, -1, kept::SESSIONS);
+        lua_pushnumber(sl, *argument.cast::<f64>());
+        lua_pushnil(sl);
+        lua_rawset(sl, -3);
+    }
+}
+
+/// A fiber that served a request has ended; its results, or its error, are on its thread.
+///
+/// # Safety
+/// Called by the scheduler with the finished fiber.
+pub(crate) unsafe fn served(s: *mut State, f: LuaFiber) {
+    // SAFETY: the fiber's number was given by `launch`.
+    unsafe {
+        let hub = (*s).server;
+        if hub.is_null() {
+            return;
+        }
+        let number = (*f).data.argument.addr();
+        (*f).data.argument = std::ptr::null_mut();
+        let Some(request) = (&mut (*hub).requests).try_remove(number) else { return };
+        let session = (*hub).session_of(&request);
+        (*hub).request_ended(request.instance);
+        if session.is_null() {
+            return;
+        }
+        (*session).running -= 1;
+        let l = (*f).data.l;
+        if (*f).data.status != 0 {
+            answer_error(s, session, l, request.sync);
+            if request.purpose == Purpose::Connect {
+                (*session).phase = Phase::Closing;
+            }
+        } else if request.purpose == Purpose::Connect {
+            return open(hub, request.session);
+        } else {
+            answer(s, hub, session, l, &request);
+        }
+        (*hub).list(request.session);
+    }
+}
+
+/// Encodes the results on the finished thread `l`.
+unsafe fn answer(s: *mut State, hub: *mut Hub, session: *mut Session, l: *mut lua_State, request: &Request) {
+    // SAFETY: the thread has ended, so its stack may be used; `encode` runs no Lua code and its callers' room is checked.
+    unsafe {
+        let instance = (*hub).instance(request.instance);
+        let version = (&(*instance).engine).schema_version();
+        let out = &raw mut (*session).output;
+        let count = lua_gettop(l);
+        let room = lua_checkstack(l, 40) != 0;
+        let old = request.purpose == Purpose::Call16;
+        let made = encode::data(&mut *out, kind::OK, request.sync, version, false, |out| {
+            if !room {
+                return Err(EncodeError::Memory);
+            }
+            for at in 1..=count {
+                if old && lua_type(l, at) != LUA_TTABLE {
+                    mp::put_array(out, 1);
+                }
+                msgpack::encode(l, at, out, (*hub).codec)?;
+            }
+            Ok(count as u32)
+        });
+        if made.is_err() {
+            answer_slowly(s, session, l, request, version);
+        }
+    }
+}
+
+/// Results that only Lua code can encode.
+struct Slow {
+    l: *mut lua_State,
+    session: *mut Session,
+    request: *const Request,
+    version: u64,
+}
+
+#[cold]
+unsafe fn answer_slowly(s: *mut State, session: *mut Session, l: *mut lua_State, request: &Request, version: u64) {
+    // SAFETY: as for `answer`.
+    unsafe {
+        let mark = (&(*session).output).len();
+        let mut slow = Slow { l, session, request, version };
+        if !State::protected(s, slow_job, (&raw mut slow).cast()) {
+            (&mut (*session).output).truncate(mark);
+            error((*s).server, session, request.sync, errcode::PROC_LUA, b"the results could not be encoded");
+        }
+    }
+}
+
+unsafe fn slow_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
+    let slow = argument.cast::<Slow>();
+    // SAFETY: runs under a protected call. Values are copied to the scratch thread, where errors may be raised; each is
+    // encoded to a string there, and the strings are collected before the output is touched.
+    unsafe {
+        let (l, hub) = ((*slow).l, (*s).server);
+        let count = lua_gettop(l);
+        let base = lua_gettop(sl);
+        luaL_checkstack_(sl, count + 8, c"too many results".as_ptr());
+        for at in 1..=count {
+            lua_pushvalue(l, at);
+            lua_xmove(l, sl, 1);
+            if let Err(failure) = msgpack::encode_to_string(sl, -1, (*hub).codec) {
+                msgpack::push_encode_error(sl, failure);
+                return reply_error(s, hub, (*slow).session, sl, (*(*slow).request).sync);
+            }
+            lua_remove(sl, -2);
+        }
+        let request = (*slow).request;
+        let out = &raw mut (*(*slow).session).output;
+        let old = (*request).purpose == Purpose::Call16;
+        let _: Result<(), ()> = encode::data(&mut *out, kind::OK, (*request).sync, (*slow).version, false, |out| {
+            for at in base + 1..=base + count {
+                let bytes = bytes_at(sl, at);
+                let is_array = bytes.first().is_some_and(|b| mp::family(*b) == Some(mp::Family::Array));
+                if old && !is_array {
+                    mp::put_array(out, 1);
+                }
+                out.extend_from_slice(bytes);
+            }
+            Ok(count as u32)
+        });
+    }
+}
+
+/// The bytes of the string at `idx`, valid while it is there.
+pub(super) unsafe fn bytes_at<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
+    // SAFETY: the callers pass strings.
+    unsafe {
+        let mut len = 0;
+        let at = lua_tolstring(l, idx, &raw mut len);
+        if at.is_null() { &[] } else { std::slice::from_raw_parts(at.cast::<u8>(), len) }
+    }
+}
+
+struct Failed {
+    l: *mut lua_State,
+    session: *mut Session,
+    sync: u64,
+}
+
+/// Answers with the error on the top of the finished thread `l`.
+unsafe fn answer_error(s: *mut State, session: *mut Session, l: *mut lua_State, sync: u64) {
+    // SAFETY: as for `answer`.
+    unsafe {
+        let mark = (&(*session).output).len();
+        let mut failed = Failed { l, session, sync };
+        if !State::protected(s, failed_job, (&raw mut failed).cast()) {
+            (&mut (*session).output).truncate(mark);
+            error((*s).server, session, sync, errcode::PROC_LUA, b"the error could not be encoded");
+        }
+    }
+}
+
+unsafe fn failed_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
+    let failed = argument.cast::<Failed>();
+    // SAFETY: runs under a protected call; a copy of the error is moved.
+    unsafe {
+        lua_pushvalue((*failed).l, -1);
+        lua_xmove((*failed).l, sl, 1);
+        reply_error(s, (*s).server, (*failed).session, sl, (*failed).sync);
+    }
+}
+
+/// Answers with the error value on the top of the scratch thread, which is popped. May raise.
+unsafe fn reply_error(s: *mut State, hub: *mut Hub, session: *mut Session, sl: *mut lua_State, sync: u64) {
+    // SAFETY: the callers run in a protected call on the scratch thread.
+    unsafe {
+        let top = lua_gettop(sl) - 1;
+        (*s).push_kept(sl, Keep::Server);
+        lua_rawgeti_(sl, -1, kept::DESCRIBE);
+        lua_pushvalue(sl, top + 1);
+        lua_call(sl, 1, 3);
+        let code = lua_tonumber(sl, -3) as u32;
+        let (message, stack) = (bytes_at(sl, -2), bytes_at(sl, -1));
+        let instance = (*hub).instance((*session).instance);
+        (*instance).stat.errors += 1;
+        let version = (&(*instance).engine).schema_version();
+        encode::error_raw(&mut (*session).output, sync, version, code, message, stack);
+        lua_settop(sl, top);
+    }
+}
+
+/// Sends a value to the client of the running request before its response. False when there is none.
+///
+/// # Safety
+/// `l` runs one of our functions; the value is at position 1. Errors of encoding are raised in it.
+pub(super) unsafe fn push(s: *mut State, l: *mut lua_State) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let hub = (*s).server;
+        let Some(request) = running(s) else { return false };
+        let session = (*hub).session_of(&request);
+        if session.is_null() {
+            return true;
+        }
+        let codec: *const Codec = (*hub).codec;
+        if let Err(failure) = msgpack::encode_to_string(l, 1, codec) {
+            msgpack::push_encode_error(l, failure);
+            lua_error(l);
+        }
+        // Encoding may have run Lua code: the session is looked up anew.
+        let session = (*hub).session_of(&request);
+        if !session.is_null() {
+            let bytes = bytes_at(l, -1);
+            let version = (&(*(*hub).instance(request.instance)).engine).schema_version();
+            let out = &raw mut (*session).output;
+            let _: Result<(), ()> = encode::data(&mut *out, kind::CHUNK, request.sync, version, false, |out| {
+                out.extend_from_slice(bytes);
+                Ok(1)
+            });
+            (*hub).list(request.session);
+        }
+        true
+    }
+}
+
+/// The request the running fiber serves.
+pub(super) unsafe fn running(s: *mut State) -> Option<Request> {
+    // SAFETY: there is a current fiber while Lua code runs.
+    unsafe {
+        let f = (*s).cord.current;
+        let hub = (*s).server;
+        if f.is_null() || hub.is_null() || !(*f).is(flag::SERVED) {
+            return None;
+        }
+        (&(*hub).requests).get((*f).data.argument.addr()).copied()
+    }
+}

@@ -1,0 +1,406 @@
+-- cord.server: an IPROTO server in this process, served by fibers.
+local raw, load = ...
+
+local E = load('cord.error')
+local fiber = load('cord.fiber')
+local msgpack = load('cord.msgpack')
+local uri = load('cord.uri')
+local uuid = load('cord.uuid')
+
+local type, pairs, ipairs, next, tostring, tonumber, setmetatable, getmetatable, pcall, error, select =
+    type, pairs, ipairs, next, tostring, tonumber, setmetatable, getmetatable, pcall, error, select
+local format, stderr = string.format, io.stderr
+
+local server, methods = {}, {}
+local meta = { __index = methods, __metatable = 'cord.server' }
+
+-- Positions of the table that native code reads: see `kept` in dispatch.rs.
+local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, FUNCTIONS = 1, 2, 3, 4, 5, 6, 16
+local CONNECT, DISCONNECT, AUTH = 1, 2, 4
+
+-- Every server that has not been stopped and drained, by number.
+local live = {}
+-- The objects scripts have of sessions, by id.
+local sessions = {}
+
+local function fail(message, level)
+    return E.raise(E.illegal_params(message), (level or 2) + 1)
+end
+
+local function text_of(value)
+    local ok, text = pcall(tostring, value)
+    return ok and type(text) == 'string' and text or type(value)
+end
+
+-- ---------------------------------------------------------------- what native code calls
+
+-- Code, message and stack (MessagePack) of whatever was raised.
+local function describe(value)
+    local list = E.encode_stack(E.wrap(value))
+    local stack = {}
+    for i, entry in ipairs(list) do
+        local fields = entry.fields and setmetatable(entry.fields, msgpack.map_mt)
+        stack[i] = { [0] = entry.type, entry.file, entry.line, entry.message, entry.errno, entry.code, fields }
+    end
+    local ok, bytes = pcall(msgpack.encode, { [0] = stack })
+    if not ok then
+        -- A payload that has no MessagePack form is left out.
+        for _, entry in ipairs(stack) do
+            entry[6] = nil
+        end
+        bytes = msgpack.encode({ [0] = stack })
+    end
+    return list[1].code, list[1].message, bytes
+end
+
+local function wrap(f)
+    return function(...)
+        return f(...)
+    end
+end
+
+local function invoke(object, ...)
+    return object(...)
+end
+
+local function run_hook(number, which, id, peer)
+    local self = live[number]
+    if self == nil then
+        return
+    end
+    local session = sessions[id] or { id = id, peer = peer, storage = {} }
+    local list = which == CONNECT and self._on_connect or which == DISCONNECT and self._on_disconnect or self._on_auth
+    for i = #list, 1, -1 do
+        if which == CONNECT then
+            -- An error refuses the client.
+            list[i](session)
+        else
+            local ok, err = pcall(list[i], session)
+            if not ok then
+                stderr:write('cord.server: error in a trigger: ', text_of(err), '\n')
+            end
+        end
+    end
+end
+
+local kept = {
+    [DESCRIBE] = describe,
+    [WRAP] = wrap,
+    [INVOKE] = invoke,
+    [HOOK] = run_hook,
+    [SESSIONS] = sessions,
+    [EVALS] = {},
+}
+raw.setup(kept)
+
+-- ---------------------------------------------------------------- options
+
+local LIMITS = {
+    net_msg_max = { 1, 2 ^ 31 },
+    readahead = { 128, 2 ^ 30 },
+    max_packet = { 1, 2 ^ 31 },
+    max_unread = { 1, 2 ^ 40 },
+    max_connections = { 1, 2 ^ 31 },
+    packet_timeout = { 0.001, 1e9 },
+}
+
+local function callable(x)
+    if type(x) == 'function' then
+        return true
+    end
+    local mt = getmetatable(x)
+    return type(mt) == 'table' and mt.__call ~= nil
+end
+
+local function check_limit(where, key, value)
+    local range = LIMITS[key]
+    if type(value) ~= 'number' or value < range[1] or value > range[2] then
+        fail(format("%s: option '%s' should be a number from %s to %s, got %s", where, key, tostring(range[1]),
+            tostring(range[2]), text_of(value)), 3)
+    end
+end
+
+-- Splits what listen() was given into options and functions. A key that is no option names a function, or a table of
+-- functions; functions whose names are options' go into `functions`.
+local function split(where, opts)
+    local options, functions = {}, opts.functions
+    if functions ~= nil and type(functions) ~= 'table' then
+        fail(format("%s: option 'functions' should be a table, got %s", where, type(functions)), 3)
+    end
+    functions = functions or {}
+    for key, value in pairs(opts) do
+        if LIMITS[key] and type(value) ~= 'function' then
+            check_limit(where, key, value)
+            options[key] = value
+        elseif key == 'eval' and type(value) ~= 'function' then
+            if type(value) ~= 'boolean' then
+                fail(format("%s: option 'eval' should be a boolean, got %s", where, type(value)), 3)
+            end
+            options.eval = value
+        elseif key ~= 'functions' then
+            if type(key) ~= 'string' or not (callable(value) or type(value) == 'table') then
+                fail(format("%s: unexpected option '%s': neither an option nor a function", where, text_of(key)), 3)
+            end
+            functions[key] = value
+        end
+    end
+    return options, functions
+end
+
+-- ---------------------------------------------------------------- life
+
+local keeper
+
+-- Drops overdue clients, and servers that are stopped and drained.
+local function keep_house()
+    while next(live) ~= nil do
+        local ok = pcall(fiber.sleep, 1)
+        if not ok then
+            return
+        end
+        raw.tick()
+        for number, self in pairs(live) do
+            if self._stopped and raw.destroy(number) then
+                live[number], kept[FUNCTIONS + number] = nil, nil
+            end
+        end
+    end
+    keeper = nil
+end
+
+local function ensure_keeper()
+    if keeper == nil then
+        keeper = fiber.new(keep_house)
+        keeper:name('cord.server')
+    end
+end
+
+local function dismiss(self)
+    if raw.destroy(self._number) then
+        live[self._number], kept[FUNCTIONS + self._number] = nil, nil
+        if next(live) == nil and keeper ~= nil then
+            local f = keeper
+            keeper = nil
+            pcall(f.cancel, f)
+        end
+    end
+end
+
+local function bind(self, where, address)
+    local parsed, err = uri.parse(address)
+    if parsed == nil then
+        return nil, err
+    end
+    local text, errno
+    if parsed.unix then
+        text, errno = raw.listen_unix(self._number, parsed.unix)
+    else
+        local port = tonumber(parsed.service)
+        if port == nil or port > 65535 then
+            return nil, format('%s: a port number expected, got %s', where, tostring(parsed.service))
+        end
+        text, errno = raw.listen_tcp(self._number, parsed.host or parsed.ipv4 or parsed.ipv6 or '', port)
+    end
+    if text then
+        return nil, E.socket(errno, nil, format("can't listen on %s: %s", text_of(address), text))
+    end
+    return true
+end
+
+--- Serves clients at `address`: a URI, a port, or a list of them.
+function server.listen(address, opts)
+    local where = 'server.listen'
+    if address == nil then
+        return fail(where .. '(uri[, opts]): a URI expected as argument 1, got nil')
+    elseif opts ~= nil and type(opts) ~= 'table' then
+        return fail(where .. '(uri[, opts]): a table expected as argument 2, got ' .. type(opts))
+    end
+    local options, functions = split(where, opts or {})
+    local number = raw.create(uuid.str(), options.eval == true)
+    local self = setmetatable({
+        functions = functions,
+        _number = number,
+        _on_connect = {},
+        _on_disconnect = {},
+        _on_auth = {},
+    }, meta)
+    kept[FUNCTIONS + number] = functions
+    live[number] = self
+    for key in pairs(LIMITS) do
+        if options[key] then
+            raw.limit(number, key, options[key])
+        end
+    end
+    local list = type(address) == 'table' and address.uri == nil and address[1] ~= nil and not address.params and address
+        or { address }
+    for _, one in ipairs(list) do
+        local ok, err = bind(self, where, one)
+        if not ok then
+            raw.shut(number)
+            self._stopped = true
+            dismiss(self)
+            if type(err) == 'string' then
+                return fail(err)
+            end
+            return E.raise(err, 2)
+        end
+    end
+    ensure_keeper()
+    return self
+end
+
+local function check_self(self, name)
+    if type(self) ~= 'table' or rawget(self, '_number') == nil then
+        fail(format('Use server:%s(...) instead of server.%s(...)', name, name), 3)
+    end
+end
+
+--- The addresses it is bound to, with the real ports.
+function methods.address(self)
+    check_self(self, 'address')
+    return raw.addresses(self._number)
+end
+
+--- Stops: 'graceful' (the default) takes no new clients, lets running requests end for up to `timeout` seconds (3 when
+--- nil), then closes; 'hard' closes at once. Waits until every client is gone.
+function methods.stop(self, how, timeout)
+    check_self(self, 'stop')
+    how = how or 'graceful'
+    if how ~= 'graceful' and how ~= 'hard' then
+        return fail("server:stop(how, timeout): 'graceful' or 'hard' expected as argument 1, got " .. text_of(how))
+    elseif timeout ~= nil and (type(timeout) ~= 'number' or timeout < 0) then
+        return fail('server:stop(how, timeout): a number of seconds expected as argument 2, got ' .. text_of(timeout))
+    end
+    if self._stopped then
+        return
+    end
+    self._stopped = true
+    raw.shut(self._number)
+    if how == 'graceful' then
+        local deadline = fiber.clock() + (timeout or 3)
+        while select(2, raw.load(self._number)) > 0 and fiber.clock() < deadline do
+            fiber.sleep(0.005)
+        end
+    end
+    raw.close_sessions(self._number)
+    local deadline = fiber.clock() + 3
+    repeat
+        fiber.sleep(0)
+    until raw.load(self._number) == 0 or fiber.clock() > deadline
+    dismiss(self)
+end
+
+--- What it has done so far.
+function methods.stat(self)
+    check_self(self, 'stat')
+    local requests, errors, now, total, running, received, sent = raw.stat(self._number)
+    return {
+        requests = requests or {},
+        errors = errors or 0,
+        connections = { current = now or 0, total = total or 0 },
+        in_progress = running or 0,
+        received = received or 0,
+        sent = sent or 0,
+    }
+end
+
+function meta.__tostring(self)
+    return format('cord.server: %s', table.concat({ raw.addresses(self._number) }, ', '))
+end
+
+function meta.__serialize(self)
+    return { address = { raw.addresses(self._number) }, stopped = self._stopped or false }
+end
+
+-- ---------------------------------------------------------------- triggers
+
+-- Which triggers there are, so that clients without any cost nothing.
+local function tell(self)
+    raw.hooks(self._number, (#self._on_connect > 0 and CONNECT or 0) + (#self._on_disconnect > 0 and DISCONNECT or 0)
+        + (#self._on_auth > 0 and AUTH or 0))
+end
+
+local function trigger(list_name)
+    return function(self, new, old)
+        check_self(self, list_name:sub(2))
+        local list = self[list_name]
+        if new == nil and old == nil then
+            local copy = {}
+            for i, f in ipairs(list) do
+                copy[i] = f
+            end
+            return copy
+        end
+        if new ~= nil and not callable(new) or old ~= nil and not callable(old) then
+            return error('trigger reset: incorrect arguments', 2)
+        end
+        if old ~= nil then
+            local found
+            for i, f in ipairs(list) do
+                found = found or f == old and i
+            end
+            if not found then
+                return error('trigger reset: Trigger is not found', 2)
+            end
+            table.remove(list, found)
+        end
+        if new ~= nil then
+            list[#list + 1] = new
+        end
+        tell(self)
+        return new
+    end
+end
+
+methods.on_connect = trigger('_on_connect')
+methods.on_disconnect = trigger('_on_disconnect')
+methods.on_auth = trigger('_on_auth')
+
+-- ---------------------------------------------------------------- inside of handlers
+
+--- The session of the client whose request the running fiber serves; nil elsewhere.
+function server.session()
+    local id, number, peer = raw.session()
+    if id == nil then
+        return nil
+    end
+    local session = sessions[id]
+    if session == nil then
+        session = { id = id, peer = peer, storage = {}, server = live[number] }
+        if peer ~= nil then
+            sessions[id] = session
+        end
+    end
+    return session
+end
+
+--- Sends `value` to the client before the response.
+function server.push(...)
+    if select('#', ...) ~= 1 then
+        return fail('server.push(value): one value expected, got ' .. select('#', ...))
+    end
+    if not raw.push((...)) then
+        return fail('server.push(value): no request is being served by this fiber')
+    end
+    return true
+end
+
+--- Options of the module.
+function server.cfg(opts)
+    if opts ~= nil and type(opts) ~= 'table' then
+        return fail('server.cfg(options): a table of options expected, got ' .. type(opts))
+    end
+    for key, value in pairs(opts or {}) do
+        if key ~= 'reuse_handlers' then
+            return fail(format("server.cfg: unexpected option '%s'", text_of(key)))
+        elseif type(value) ~= 'boolean' then
+            return fail("server.cfg: option 'reuse_handlers' should be a boolean, got " .. type(value))
+        end
+    end
+    if opts and opts.reuse_handlers ~= nil then
+        raw.reuse(opts.reuse_handlers)
+    end
+    return { reuse_handlers = raw.reuse() }
+end
+
+return server

@@ -1,0 +1,326 @@
+//! One client: its socket, the bytes that came and the bytes that are to leave.
+//!
+//! ```text
+//!   socket --read--> [ consumed | input | room ]        [ sent | output ] --write--> socket
+//!                               ^ packets are taken here        ^ responses are appended here
+//! ```
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+/// A client's socket, not blocking.
+#[derive(Debug)]
+pub enum Socket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A unix socket.
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Its descriptor.
+    pub fn fd(&self) -> RawFd {
+        match self {
+            Socket::Tcp(stream) => stream.as_raw_fd(),
+            Socket::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read(buffer),
+            Socket::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write(bytes),
+            Socket::Unix(stream) => stream.write(bytes),
+        }
+    }
+}
+
+/// How a read or a write ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// All that could be done now was done.
+    Done,
+    /// There is more to do, but it is somebody else's turn, or the limit is reached.
+    More,
+    /// The socket takes no more now.
+    Blocked,
+    /// The other side has gone.
+    Closed,
+}
+
+/// Buffers longer than this are given back when they are empty.
+const KEPT: usize = 1 << 20;
+
+/// Bytes read from a socket and not consumed yet.
+#[derive(Debug, Default)]
+pub struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// What has not been consumed.
+    #[inline]
+    pub fn pending(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Consumes `n` bytes.
+    #[inline]
+    pub fn consume(&mut self, n: usize) {
+        self.start = self.end.min(self.start + n);
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Makes room for at least `room` bytes behind the pending ones, growing to a power of two.
+    fn reserve(&mut self, room: usize) {
+        if self.bytes.len() - self.end >= room {
+            return;
+        }
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.bytes.len() - self.end < room {
+            self.bytes.resize((self.end + room).next_power_of_two(), 0);
+        }
+    }
+
+    /// Gives a large buffer back that holds nothing.
+    fn shrink(&mut self) {
+        if self.end == 0 && self.bytes.len() > KEPT {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+/// What a session is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The on_connect triggers run; nothing was sent.
+    Connecting,
+    /// Requests are served.
+    Open,
+    /// No more requests are taken; what was answered is still sent, then the socket is closed.
+    Closing,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Session {
+    /// Its number, never used again.
+    pub id: u64,
+    /// The instance it belongs to.
+    pub instance: usize,
+    /// Its socket.
+    pub socket: Socket,
+    /// The watch of its socket.
+    pub token: usize,
+    /// The client's address, for people.
+    pub peer: String,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Bytes that came.
+    pub input: Input,
+    /// Bytes that are to leave; the first `sent` have left.
+    pub output: Vec<u8>,
+    /// See `output`.
+    pub sent: usize,
+    /// The socket may have more bytes to read.
+    pub readable: bool,
+    /// The poller has announced that the client has shut its side down: read to the end.
+    pub hangup: bool,
+    /// The client sends nothing any more.
+    pub ended: bool,
+    /// The socket is watched for room to write, too.
+    pub armed: bool,
+    /// It is on the hub's list of sessions with something to do at the end of the turn.
+    pub listed: bool,
+    /// Its requests were left where they are because a limit was reached: it goes on when that is over.
+    pub held: bool,
+    /// Requests that run in fibers.
+    pub running: u32,
+    /// Bytes the next packet needs, or 0.
+    pub needed: usize,
+    /// When the packet that is half here began to arrive (monotonic nanoseconds), or 0.
+    pub half_since: u64,
+    /// The salt it was greeted with.
+    pub salt: [u8; 32],
+    /// The features its client has, as bits.
+    pub features: u64,
+    /// A script has an object of this session.
+    pub known: bool,
+    /// Bytes received and sent.
+    pub traffic: (u64, u64),
+}
+
+impl Session {
+    /// A session that has just been accepted.
+    pub fn new(id: u64, instance: usize, socket: Socket, peer: String) -> Self {
+        Session {
+            id,
+            instance,
+            socket,
+            token: usize::MAX,
+            peer,
+            phase: Phase::Connecting,
+            input: Input::default(),
+            output: Vec::new(),
+            sent: 0,
+            readable: true,
+            hangup: false,
+            ended: false,
+            armed: false,
+            listed: false,
+            held: false,
+            running: 0,
+            needed: 0,
+            half_since: 0,
+            salt: [0; 32],
+            features: 0,
+            known: false,
+            traffic: (0, 0),
+        }
+    }
+
+    /// Bytes that are to leave.
+    #[inline]
+    pub fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// Reads until the socket is empty, or about `budget` bytes have come. `readahead` is the room offered to a read.
+    pub fn read(&mut self, readahead: usize, budget: usize) -> Progress {
+        let mut total = 0;
+        while self.readable && !self.ended {
+            if total >= budget {
+                return Progress::More;
+            }
+            let wanted = self.needed.saturating_sub(self.input.pending().len()).clamp(readahead, 1 << 20);
+            self.input.reserve(wanted);
+            let Some(room) = self.input.bytes.get_mut(self.input.end..) else { return Progress::Closed };
+            let offered = room.len();
+            match self.socket.read(room) {
+                Ok(0) => self.ended = true,
+                Ok(n) => {
+                    self.input.end += n;
+                    total += n;
+                    self.traffic.0 += n as u64;
+                    // A short read emptied the socket: the next bytes are a new event. Its end, however, may have been
+                    // announced together with these bytes.
+                    self.readable = n == offered || self.hangup;
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => self.readable = false,
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Progress::Closed,
+                },
+            }
+        }
+        Progress::Done
+    }
+
+    /// Writes what can be written now.
+    pub fn write(&mut self) -> Progress {
+        while self.unsent() > 0 {
+            let Some(bytes) = self.output.get(self.sent..) else { return Progress::Closed };
+            match self.socket.write(bytes) {
+                Ok(0) => return Progress::Closed,
+                Ok(n) => {
+                    self.sent += n;
+                    self.traffic.1 += n as u64;
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        self.compact();
+                        return Progress::Blocked;
+                    }
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Progress::Closed,
+                },
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        if self.output.capacity() > KEPT {
+            self.output = Vec::new();
+        }
+        self.input.shrink();
+        Progress::Done
+    }
+
+    /// Drops the bytes that have left when they are the greater part, so that a slow reader's buffer stays bounded.
+    fn compact(&mut self) {
+        if self.sent > self.unsent() {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Session, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Session::new(1, 0, Socket::Unix(ours), String::new()), theirs)
+    }
+
+    #[test]
+    fn bytes_come_in_whatever_their_number() {
+        let (mut session, mut client) = pair();
+        let sent: Vec<u8> = (0..100_000_u32).map(|i| i as u8).collect();
+        client.write_all(&sent).unwrap();
+        while session.input.pending().len() < sent.len() {
+            session.readable = true;
+            assert_eq!(session.read(4096, 10_000_000), Progress::Done);
+        }
+        assert_eq!(session.input.pending(), sent);
+        session.input.consume(99_999);
+        assert_eq!(session.input.pending(), &sent[99_999..]);
+        drop(client);
+        session.readable = true;
+        session.hangup = true;
+        assert_eq!(session.read(4096, 1000), Progress::Done);
+        assert!(session.ended);
+    }
+
+    #[test]
+    fn a_full_socket_blocks_and_the_rest_leaves_later() {
+        let (mut session, mut client) = pair();
+        session.output = vec![7; 4 << 20];
+        assert_eq!(session.write(), Progress::Blocked);
+        let mut got = 0;
+        let mut buffer = vec![0; 1 << 16];
+        while got < 4 << 20 {
+            got += client.read(&mut buffer).unwrap();
+            let _ = session.write();
+        }
+        assert_eq!(session.write(), Progress::Done);
+        assert_eq!((got, session.unsent()), (4 << 20, 0));
+    }
+
+    #[test]
+    fn a_read_stops_at_its_budget() {
+        let (mut session, mut client) = pair();
+        client.write_all(&[1; 50_000]).unwrap();
+        assert_eq!(session.read(1024, 5000), Progress::More);
+        assert!(session.readable && session.input.pending().len() >= 5000);
+    }
+}
