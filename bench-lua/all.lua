@@ -12,7 +12,12 @@ local BENCHES = {
     { 'memory', 'luajit', 'tarantool' },
     { 'lua_yield', 'luajit', 'tarantool', 'lua5.1' },
     { 'peers', 'luajit' },
+    { 'msgpack', 'luajit', 'tarantool' },
+    -- The client and the server it starts share one CPU: slower than on two, and far steadier.
+    { 'netbox', 'luajit', 'tarantool', pinned = true },
 }
+-- Units in which more is better.
+local MORE_IS_BETTER = { ['k/s'] = true, ['MB/s'] = true }
 local PASSES = 2
 local INTERPRETERS = {
     luajit = os.getenv 'LUAJIT' or 'luajit', tarantool = os.getenv 'TARANTOOL' or 'tarantool', ['lua5.1'] = 'lua5.1',
@@ -61,8 +66,8 @@ local function parse(line)
 end
 
 -- Runs one bench under one host and merges its results into `report`.
-local function collect(report, name, host, share)
-    local command = ("'%s' '%s/%s.lua' --json --runs %d %s"):format(INTERPRETERS[host], here, name, share, table.concat(options, ' '))
+local function collect(report, name, host, share, prefix)
+    local command = prefix .. ("'%s' '%s/%s.lua' --json --runs %d %s"):format(INTERPRETERS[host], here, name, share, table.concat(options, ' '))
     io.stderr:write(('%s: %s\n'):format(os.date '%H:%M:%S', command))
     local pipe = io.popen(command .. '; echo "ended with $?"')
     local code
@@ -128,7 +133,8 @@ local function layout(t, hosts)
             columns[#columns + 1] = { host = host, column = column, title = ('%s: %s'):format(title, column) }
         end
         if #on > 1 and on[1] == 'luajit' and on[2] == 'tarantool' then
-            columns[#columns + 1] = { ratio = column, title = 'tarantool / cord' }
+            local title = MORE_IS_BETTER[t.unit] and 'cord / tarantool' or 'tarantool / cord'
+            columns[#columns + 1] = { ratio = column, title = title }
         end
     end
     return columns
@@ -145,7 +151,11 @@ local function write_table(file, t, hosts)
             local text = ''
             if c.ratio then
                 local ours, theirs = cell_of(t, 'luajit', row, c.ratio), cell_of(t, 'tarantool', row, c.ratio)
-                if ours and theirs and ours.median > 0 then text = ('**%.2f**'):format(theirs.median / ours.median) end
+                if ours and theirs then
+                    local better, worse = theirs.median, ours.median
+                    if MORE_IS_BETTER[t.unit] then better, worse = worse, better end
+                    if worse > 0 then text = ('**%.2f**'):format(better / worse) end
+                end
             else
                 local s, values = cell_of(t, c.host, row, c.column)
                 if s then text = span(s, values) end
@@ -225,7 +235,8 @@ local function write_plot(path, t, hosts)
     file:write(('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">\n'):format(
         left + width + 110, 40 + #bars * step + 8))
     file:write '<rect width="100%" height="100%" fill="white"/>\n'
-    file:write(('<text x="8" y="18" font-size="14" font-weight="bold">%s (%s, shorter is better)</text>\n'):format(escaped(t.name), t.unit))
+    file:write(('<text x="8" y="18" font-size="14" font-weight="bold">%s (%s, %s is better)</text>\n'):format(
+        escaped(t.name), t.unit, MORE_IS_BETTER[t.unit] and 'longer' or 'shorter'))
     for i, bar in ipairs(bars) do
         local y = 16 + i * step
         local host = bar.host == 'luajit' and 'luajit + cord' or bar.host
@@ -251,8 +262,8 @@ local function write_report(report, name, hosts)
     local title = output(("sed -n '1s/^-- //p' '%s/%s.lua'"):format(here, name))
     file:write(('# %s\n\n%s\n\n'):format(name, title))
     file:write(('Machine: %s; %s. '):format(machine(), os.date '!%Y-%m-%d'))
-    file:write(('%s time; medians of %d runs in %d turns of the hosts, in brackets the least and the most.\n\n'):format(
-        options['--cpu'] and 'CPU' or 'Wall', runs, PASSES))
+    file:write(('%s time; medians of %d runs in %d turns of the hosts, in brackets the least and the most.%s\n\n'):format(
+        options['--cpu'] and 'CPU' or 'Wall', runs, PASSES, report.pinned and ' Pinned to one CPU (`taskset -c 0`).' or ''))
     for _, host in ipairs(hosts) do
         if report.hosts[host] then file:write(('- %s: %s\n'):format(host, report.hosts[host])) end
     end
@@ -284,10 +295,12 @@ for _, entry in ipairs(BENCHES) do
                 io.stderr:write(('%s is not on this machine: no column for it\n'):format(entry[i]))
             end
         end
+        local prefix = entry.pinned and present 'taskset' and 'taskset -c 0 ' or ''
+        report.pinned = prefix ~= ''
         for pass = 1, PASSES do
             local share = math.floor(runs * pass / PASSES) - math.floor(runs * (pass - 1) / PASSES)
             for _, host in ipairs(hosts) do
-                if share > 0 then collect(report, name, host, share) end
+                if share > 0 then collect(report, name, host, share, prefix) end
             end
         end
         write_report(report, name, hosts)

@@ -103,7 +103,8 @@ function bench.start(name, ...)
     end
     bench.options.runs = bench.options.runs or (bench.options.full and 15 or 5)
     if not bench.options.json then
-        print(('# %s: %s; %s%s'):format(name, bench.version(), bench.flags(), bench.options.cpu and '; CPU time' or ''))
+        print(('# %s: %s; %s; %s time, medians (min..max) of %d runs'):format(
+            name, bench.version(), bench.flags(), bench.options.cpu and 'CPU' or 'wall', bench.options.runs))
     end
 end
 
@@ -217,7 +218,7 @@ end
 bench.number = number
 
 local function print_table(name, t)
-    print(('\n%s (%s; median, in brackets min..max of %d runs)'):format(name, t.unit, bench.options.runs))
+    print(('\n%s (%s)'):format(name, t.unit))
     local width = 0
     for _, row in ipairs(t.rows) do width = math.max(width, #row) end
     local head = { (' '):rep(width) }

@@ -28,7 +28,7 @@ local function stuck(n, m)
 end
 
 for _, n in ipairs { 10, 100, 1000, 10000 } do
-    local m = math.max(50, math.floor(TURNS / n))
+    local m = math.max(200, math.floor(TURNS / n))
     local row = ('%5d fibers'):format(n)
     bench.compare {
         { table = TURN, row = row, column = 'light', items = n * m, run = function() return light(n, m) end },

@@ -449,7 +449,7 @@ function helpers.no_leftovers(seconds)
     env.before_each(function()
         local _, fiber = live_fibers()
         -- The first wait opens the poller's own descriptors, which stay.
-        if fiber then fiber.sleep(0) end
+        if fiber then fiber.sleep(0.001) end
         fibers, descriptors = live_fibers(), helpers.open_descriptors()
     end)
     env.after_each(function()

@@ -9,7 +9,7 @@ local type, tonumber, tostring, select, error, pcall = type, tonumber, tostring,
 local stderr, format, concat, sort = io.stderr, string.format, table.concat, table.sort
 local int64 = ffi.typeof('int64_t')
 
-local raw_yield, raw_sleep, raw_new, raw_create = raw.yield, raw.sleep, raw.new, raw.create
+local raw_yield, raw_sleep = raw.yield, raw.sleep
 local raw_id, raw_status, raw_name, raw_csw, raw_storage = raw.id, raw.status, raw.name, raw.csw, raw.storage
 local raw_join, raw_is_cancelled, is_fiber = raw.join, raw.is_cancelled, raw.is_fiber
 
@@ -32,19 +32,20 @@ local function deadlock_text()
     return concat(lines, '\n')
 end
 
--- Raises what a raw function returned as its error. `level` as in error(): 2 is the caller of the function that calls.
+-- Raises what a raw function returned as its error. `level` as in error(): 2 (the default) is the caller of the function
+-- that calls. Never in tail position: a frame that is gone cannot be counted.
 local function fail(err, level)
     level = (level or 2) + 1
     if err == CANCELLED then
-        return E.raise(E.fiber_is_cancelled(), level)
+        E.raise(E.fiber_is_cancelled(), level)
     elseif err == TIMED_OUT then
-        return E.raise(E.timed_out(), level)
+        E.raise(E.timed_out(), level)
     elseif err == INTERRUPTED then
-        return error('interrupted!', level)
+        error('interrupted!', level)
     elseif err == DEADLOCK then
-        return error(deadlock_text(), level)
+        error(deadlock_text(), level)
     end
-    return E.raise(E.illegal_params(err), level)
+    E.raise(E.illegal_params(err), level)
 end
 
 local fiber = {}
@@ -52,44 +53,29 @@ local methods = {}
 
 -- ---------------------------------------------------------------- life
 
-function fiber.create(fn, ...)
-    if type(fn) ~= 'function' then
-        return fail('fiber.create(function, ...): bad arguments')
-    end
-    local f, err = raw_create(fn, ...)
-    if f == nil then
-        return fail(err)
-    end
-    return f
-end
-
-function fiber.new(fn, ...)
-    if type(fn) ~= 'function' then
-        return fail('fiber.new(function, ...): bad arguments')
-    end
-    return (raw_new(fn, ...))
-end
+-- fiber.create and fiber.new are native functions, set below: they raise before they wait, and after their wait there is
+-- nothing to raise.
 
 function fiber.yield()
     local err = raw_yield()
     if err then
-        return fail(err)
+        fail(err)
     end
 end
 
 function fiber.sleep(...)
     local err = raw_sleep(...)
     if err and err ~= TIMED_OUT then
-        return fail(err)
+        fail(err)
     end
 end
 
 function fiber.testcancel(...)
     if select('#', ...) > 0 then
-        return fail('fiber.testcancel(): bad arguments')
+        fail('fiber.testcancel(): bad arguments')
     end
     if raw_is_cancelled() then
-        return fail(CANCELLED)
+        fail(CANCELLED)
     end
 end
 methods.testcancel = fiber.testcancel
@@ -104,7 +90,7 @@ end
 function fiber.wakeup(x)
     local err = raw.wakeup(plain_id(x))
     if err then
-        return fail(err)
+        fail(err)
     end
 end
 methods.wakeup = fiber.wakeup
@@ -112,7 +98,7 @@ methods.wakeup = fiber.wakeup
 function fiber.cancel(x)
     local err = raw.cancel(plain_id(x))
     if err then
-        return fail(err)
+        fail(err)
     end
 end
 fiber.kill = fiber.cancel
@@ -125,7 +111,7 @@ fiber.self = raw.self
 function fiber.id(...)
     local err, id = raw_id(...)
     if err then
-        return fail(err)
+        fail(err)
     end
     return id
 end
@@ -133,7 +119,7 @@ methods.id = fiber.id
 
 function fiber.find(...)
     if select('#', ...) ~= 1 then
-        return fail('Usage: fiber.find(id)')
+        fail('Usage: fiber.find(id)')
     end
     return raw.find(plain_id(...))
 end
@@ -141,7 +127,7 @@ end
 function fiber.status(...)
     local err, status = raw_status(...)
     if err then
-        return fail(err)
+        fail(err)
     end
     return status
 end
@@ -150,7 +136,7 @@ methods.status = fiber.status
 function methods.csw(...)
     local err, csw = raw_csw(...)
     if err then
-        return fail(err)
+        fail(err)
     end
     return csw
 end
@@ -158,12 +144,12 @@ end
 local function set_name(f, n, name, opts)
     local kind = type(name)
     if kind ~= 'string' and kind ~= 'number' then
-        return fail('expected string as ' .. n .. ' argument', 3)
+        fail('expected string as ' .. n .. ' argument')
     end
     local truncate = type(opts) == 'table' and opts.truncate == true
     local err = raw.set_name(f, tostring(name), truncate)
     if err then
-        return fail(err, 3)
+        fail(err)
     end
 end
 
@@ -175,7 +161,7 @@ function fiber.name(...)
         end
         local err, name = raw_name(first)
         if err then
-            return fail(err)
+            fail(err)
         end
         return name
     elseif n > 0 then
@@ -187,7 +173,7 @@ end
 
 function methods.name(...)
     if not is_fiber((...)) then
-        return fail('expected fiber as 1 argument')
+        fail('expected fiber as 1 argument')
     end
     return fiber.name(...)
 end
@@ -197,11 +183,11 @@ end
 function fiber.set_joinable(...)
     local f, yesno = ...
     if select('#', ...) ~= 2 then
-        return fail('fiber.set_joinable(id, yesno): bad arguments')
+        fail('fiber.set_joinable(id, yesno): bad arguments')
     end
     local err = raw.set_joinable(plain_id(f), yesno)
     if err then
-        return fail(err)
+        fail(err)
     end
 end
 methods.set_joinable = fiber.set_joinable
@@ -220,7 +206,7 @@ local function joined(f, deadline, err, ok, ...)
     elseif err == nil or err == CANCELLED then
         return join_step(f, deadline)
     end
-    return fail(err, 3)
+    fail(err)
 end
 
 function join_step(f, deadline)
@@ -236,15 +222,24 @@ function fiber.join(f, timeout)
             -- The fiber itself is checked first, as in Tarantool.
             local err = raw_join(f, 0, nil, true)
             if type(err) == 'string' then
-                return fail(err)
+                fail(err)
             end
-            return fail('fiber:join(timeout): bad arguments')
+            fail('fiber:join(timeout): bad arguments')
         end
         deadline = raw.deadline(timeout)
     end
     return joined(f, deadline, raw_join(f, deadline))
 end
 methods.join = fiber.join
+
+-- ---------------------------------------------------------------- conds, channels
+
+local channel_close_mode = 'new'
+
+fiber.cond = load('cord.cond')(fail, raw.deadline)
+fiber.channel = load('cord.channel')(fail, raw.deadline, function()
+    return channel_close_mode == 'old'
+end)
 
 -- ---------------------------------------------------------------- time
 
@@ -294,7 +289,7 @@ end
 
 function methods.on_stop(f, new, old)
     if not is_fiber(f) then
-        return fail('expected fiber as 1 argument')
+        fail('expected fiber as 1 argument')
     end
     if absent(new) then
         new = nil
@@ -310,7 +305,7 @@ function methods.on_stop(f, new, old)
     if err == 'trigger reset: Trigger is not found' then
         return error(err, 2)
     elseif err then
-        return fail(err)
+        fail(err)
     end
     return result
 end
@@ -353,7 +348,7 @@ function meta.__index(f, key)
     if key == 'storage' then
         local err, storage = raw_storage(f)
         if err then
-            return fail(err)
+            fail(err)
         end
         return storage
     end
@@ -375,7 +370,12 @@ end
 meta.__serialize = methods.__serialize
 methods.__tostring = meta.__tostring
 
-raw.keep(meta, report, run_on_stop)
+-- `fail` for native callers: they stand between it and the code to blame.
+local function fail_native(err)
+    fail(err, 3)
+end
+
+fiber.create, fiber.new = raw.keep(meta, report, run_on_stop, fail_native)
 
 -- ---------------------------------------------------------------- options
 
@@ -383,33 +383,42 @@ local BOOLEAN = { trigger_pool = true, thread_pool = true }
 
 function fiber.cfg(opts)
     if opts ~= nil and type(opts) ~= 'table' then
-        return fail('fiber.cfg(options): a table of options expected, got ' .. type(opts))
+        fail('fiber.cfg(options): a table of options expected, got ' .. type(opts))
     end
     for key, value in pairs(opts or {}) do
         if BOOLEAN[key] then
             if type(value) ~= 'boolean' then
-                return fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
+                fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
+            end
+        elseif key == 'channel_close' then
+            if value ~= 'new' and value ~= 'old' then
+                fail("fiber.cfg: option 'channel_close' should be 'new' or 'old', got " .. text_of(value))
             end
         elseif key == 'deadlock' then
             if value ~= 'error' and value ~= 'wait' then
-                return fail("fiber.cfg: option 'deadlock' should be 'error' or 'wait', got " .. text_of(value))
+                fail("fiber.cfg: option 'deadlock' should be 'error' or 'wait', got " .. text_of(value))
             end
         elseif key == 'stack_size' then
             if type(value) ~= 'number' or value < 16384 or value > 2 ^ 32 then
-                return fail("fiber.cfg: option 'stack_size' should be a number of bytes from 16384 to 2^32, got "
+                fail("fiber.cfg: option 'stack_size' should be a number of bytes from 16384 to 2^32, got "
                     .. text_of(value))
             end
         else
-            return fail(format("fiber.cfg: unexpected option '%s'", text_of(key)))
+            fail(format("fiber.cfg: unexpected option '%s'", text_of(key)))
         end
     end
     for key, value in pairs(opts or {}) do
-        if key == 'deadlock' then
-            value = value == 'error'
+        if key == 'channel_close' then
+            channel_close_mode = value
+        else
+            if key == 'deadlock' then
+                value = value == 'error'
+            end
+            raw.option(key, value)
         end
-        raw.option(key, value)
     end
     return {
+        channel_close = channel_close_mode,
         trigger_pool = raw.option('trigger_pool'),
         thread_pool = raw.option('thread_pool'),
         deadlock = raw.option('deadlock') and 'error' or 'wait',

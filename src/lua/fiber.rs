@@ -2,7 +2,7 @@
 //! [`code`], or a text for an error of the arguments; fiber.lua raises. A function that waits returns
 //! the same way, whether its results come from here or from whoever woke the fiber.
 
-use super::body::{Anchor, Data, LuaCord, LuaFiber, code, code_of, push_wake};
+use super::body::{Anchor, Data, LuaCord, LuaFiber, anchor, code, code_of, push_wake};
 use super::jit::{MARK, Mode};
 use super::state::{self, Keep, State};
 use crate::fiber::clock;
@@ -28,8 +28,6 @@ static HANDLE: u8 = 0;
 
 /// Registered as the native half of `cord.fiber`.
 pub const FUNCTIONS: &[Entry] = &[
-    (c"create", l_create),
-    (c"new", l_new),
     (c"yield", l_yield),
     (c"sleep", l_sleep),
     (c"park", l_park),
@@ -361,36 +359,83 @@ pub(crate) unsafe fn room(s: *mut State, thread: *mut lua_State, n: c_int) -> bo
     }
 }
 
+/// Upvalues of `create` and `new`, besides the state: the handles' metatable and the anchors table.
+const UPVALUE_META: c_int = 2;
+const UPVALUE_ANCHORS: c_int = 3;
+
+/// `fiber.create(function, ...)`, as scripts see it: whatever it has to raise, it raises before it waits.
 unsafe extern "C-unwind" fn l_create(l: *mut lua_State) -> c_int {
-    // SAFETY: called by fiber.lua, which checked the function.
+    // SAFETY: called by Lua; a refusal's text is dropped before the raise.
     unsafe {
         let s = state::current(l);
+        if lua_type(l, 1) != LUA_TFUNCTION {
+            return raise_fail(l, s, c"fiber.create(function, ...): bad arguments");
+        }
         let way = match way(s, l) {
             Ok(way) => way,
             Err(text) => {
-                lua_pushnil(l);
                 fail_with(l, text);
-                return 2;
+                return raise_top(l, s);
             }
         };
         before_wait(s, l);
-        let moved = lua_gettop(l);
-        let child = spawn(s, l, moved);
-        push_handle(l, s, child);
+        let child = spawn_with_handle(s, l);
         (*s).cord.enqueue_create(child);
         wait(s, l, way, 1)
     }
 }
 
+/// `fiber.new(function, ...)`, as scripts see it.
 unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
-    // SAFETY: as for `l_create`.
+    // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let moved = lua_gettop(l);
-        let child = spawn(s, l, moved);
-        push_handle(l, s, child);
+        if lua_type(l, 1) != LUA_TFUNCTION {
+            return raise_fail(l, s, c"fiber.new(function, ...): bad arguments");
+        }
+        let child = spawn_with_handle(s, l);
         (*s).cord.enqueue(child);
         1
+    }
+}
+
+/// Raises through fiber.lua's `fail`, as if the native function's caller had called it.
+#[cold]
+unsafe fn raise_fail(l: *mut lua_State, s: *mut State, text: &CStr) -> c_int {
+    // SAFETY: every C function has free slots.
+    unsafe {
+        lua_pushstring_(l, text.as_ptr());
+        raise_top(l, s)
+    }
+}
+
+#[cold]
+unsafe fn raise_top(l: *mut lua_State, s: *mut State) -> c_int {
+    // SAFETY: the error is on the top; nothing with a destructor is alive.
+    unsafe {
+        (*s).push_kept(l, Keep::Fail);
+        lua_insert(l, -2);
+        lua_call(l, 1, 0);
+    }
+    0
+}
+
+/// Makes a fiber of the whole stack (function and arguments), and leaves its handle there. What can fail comes first.
+#[inline(always)]
+unsafe fn spawn_with_handle(s: *mut State, l: *mut lua_State) -> LuaFiber {
+    // SAFETY: called by `create` and `new`, which have the upvalues.
+    unsafe {
+        let moved = lua_gettop(l);
+        let handle: *mut Handle = lua_newuserdata(l, size_of::<Handle>()).cast();
+        lua_pushvalue(l, lua_upvalueindex(UPVALUE_META));
+        lua_setmetatable(l, -2);
+        lua_insert(l, 1);
+        let child = spawn(s, l, moved);
+        handle.write(Handle { kind: &raw const HANDLE, id: (*child).id, record: child });
+        lua_pushvalue(l, 1);
+        lua_rawseti_(l, lua_upvalueindex(UPVALUE_ANCHORS), anchor(&*child, Anchor::Handle) as c_int);
+        (*child).flags |= flag::HANDLE;
+        child
     }
 }
 
@@ -901,17 +946,24 @@ unsafe extern "C-unwind" fn l_refresh_clock(l: *mut lua_State) -> c_int {
 
 // ---- for fiber.lua ----
 
-/// `keep(metatable, report, on_stop)`: what native code calls and uses.
+/// `keep(metatable, report, on_stop, fail)`: what native code calls and uses. Returns `create` and `new`.
 unsafe extern "C-unwind" fn l_keep(l: *mut lua_State) -> c_int {
-    // SAFETY: called once by fiber.lua with these three.
+    // SAFETY: called once by fiber.lua with these four.
     unsafe {
         let s = state::current(l);
-        lua_settop(l, 3);
+        lua_settop(l, 4);
+        (*s).keep(l, Keep::Fail);
         (*s).keep(l, Keep::OnStop);
         (*s).keep(l, Keep::Report);
         (*s).keep(l, Keep::FiberMeta);
+        for function in [l_create, l_new] as [lua_CFunction; 2] {
+            lua_pushvalue(l, lua_upvalueindex(1));
+            (*s).push_kept(l, Keep::FiberMeta);
+            (*s).push_kept(l, Keep::Anchors);
+            lua_pushcclosure(l, function, 3);
+        }
     }
-    0
+    2
 }
 
 /// Calls fiber.lua's report of an uncaught error: id, name, value, traceback.

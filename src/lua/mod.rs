@@ -1,6 +1,8 @@
 //! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
 
 pub mod body;
+pub mod channel;
+pub mod cond;
 pub mod datetime;
 pub mod decimal;
 pub mod error;
@@ -32,6 +34,8 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.fiber", native: Some(fiber::native), source: include_str!("fiber.lua") },
     Module { name: "cord.buffer", native: None, source: include_str!("buffer.lua") },
     Module { name: "cord.msgpack", native: Some(msgpack::native), source: include_str!("msgpack.lua") },
+    Module { name: "cord.channel", native: Some(channel::native), source: include_str!("channel.lua") },
+    Module { name: "cord.cond", native: Some(cond::native), source: include_str!("cond.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
     Module {
         name: "cord.server",

@@ -71,8 +71,8 @@ pub enum Keep {
     Msgpack = 9,
     /// fiber.lua: runs the on_yield triggers of a fiber.
     OnYield = 10,
-    /// Spare.
-    Spare = 11,
+    /// fiber.lua: raises an error for a native function.
+    Fail = 11,
 }
 const KEPT: c_int = 12;
 

@@ -32,20 +32,16 @@ static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 static PREVIOUS: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Remembers the actions that were there before `generator` made its first stack. Called before each one; the first
-/// call counts.
+/// Remembers the actions that were there before `generator` installs its own. Called once.
 pub fn before_generator() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for (slot, signal) in PREVIOUS.iter().zip(SIGNALS) {
-            // SAFETY: zeroed is a valid sigaction to be filled in; the box is leaked for the handler.
-            unsafe {
-                let action = Box::into_raw(Box::new(std::mem::zeroed::<libc::sigaction>()));
-                libc::sigaction(signal, std::ptr::null(), action);
-                slot.store(action, Release);
-            }
+    for (slot, signal) in PREVIOUS.iter().zip(SIGNALS) {
+        // SAFETY: zeroed is a valid sigaction to be filled in; the box is leaked for the handler.
+        unsafe {
+            let action = Box::into_raw(Box::new(std::mem::zeroed::<libc::sigaction>()));
+            libc::sigaction(signal, std::ptr::null(), action);
+            slot.store(action, Release);
         }
-    });
+    }
 }
 
 /// Makes [low, high) known to the handler, which is installed with the first guard (after `generator`'s).

@@ -20,6 +20,7 @@ use crate::sys::segv;
 use generator::{Gn, LocalGenerator, Scope};
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::Once;
 
 /// What runs on a stack. It must not unwind, and returns only to retire the stack.
 pub type Entry = unsafe fn(*mut c_void);
@@ -95,7 +96,7 @@ impl Stack {
         });
         let me = &raw mut *stack as usize;
         let argument = argument as usize;
-        segv::before_generator();
+        warm_up();
         let generator = Gn::<()>::new_scoped_opt_local(bytes / WORD, move |scope: Scope<'_, '_, (), ()>| {
             // SAFETY: the scope outlives every suspension, since this closure's frame is the stack's lowest; the
             // lifetimes only name that frame. `me` is the boxed stack, alive as long as its generator.
@@ -117,12 +118,19 @@ impl Stack {
         // SAFETY: `raw` came from `into_raw` on the line above and is turned back once.
         self.generator = Some(unsafe { LocalGenerator::from_raw(raw) });
         let low = self.low();
-        // SAFETY: [low, low + GUARD) is the unused low end of the mapping `generator` just made for this stack. Its
-        // one touched page (the sentinel) is given back; `retire` writes it again.
+        // SAFETY: [low - page, low + GUARD) is the guard and the unused low end of the mapping `generator` just made for
+        // this stack; nothing points there. One fresh mapping takes their place, instead of two that the kernel would
+        // not merge, since one was touched (the sentinel, which `retire` writes again): a stack is two mappings.
         unsafe {
             self.sentinel = *(low as *const [usize; SENTINEL]);
-            libc::madvise(low as *mut c_void, GUARD, libc::MADV_DONTNEED);
-            libc::mprotect(low as *mut c_void, GUARD, libc::PROT_NONE);
+            libc::mmap(
+                (low - page) as *mut c_void,
+                GUARD + page,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                -1,
+                0,
+            );
         }
         self.guard = segv::add(low - page, low + GUARD, whose);
     }
@@ -178,6 +186,15 @@ impl Stack {
             drop(generator);
         }
     }
+}
+
+/// Lets `generator` install its fault handler, which it does when it first runs something, so that ours comes on top.
+fn warm_up() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        segv::before_generator();
+        Gn::<()>::new_scoped_local(|_scope: Scope<'_, '_, (), ()>| ()).resume();
+    });
 }
 
 /// `generator` panics where mmap fails, so ask first.

@@ -8,7 +8,8 @@ use super::query::{After, IteratorType, Plan};
 use super::space::{Change, Conflict, Space, Tuple, View};
 use super::txn::{Txn, TxnId};
 use super::update::{Mode, Operations, too_large};
-use crate::iproto::mp as put;
+use crate::iproto::constants::{ext, key};
+use crate::iproto::mp;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -142,6 +143,67 @@ pub struct Cursor {
     offset: u64,
 }
 
+/// How tuples are written.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// As arrays.
+    Plain,
+    /// As extensions that name their format.
+    Formatted,
+}
+
+/// The body of a response under construction: `{DATA: [tuples], ...}`.
+struct ResponseBody<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    count: u32,
+    form: Form,
+}
+
+impl<'a> ResponseBody<'a> {
+    #[inline]
+    fn begin(form: Form, out: &'a mut Vec<u8>) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0x81, key::DATA, 0xdd, 0, 0, 0, 0]);
+        ResponseBody { out, start, count: 0, form }
+    }
+
+    #[inline]
+    fn push(&mut self, space: &Space, tuple: &[u8]) {
+        self.count += 1;
+        if self.form == Form::Formatted {
+            let at = self.out.len();
+            mp::put_uint(self.out, space.id.into());
+            let len = self.out.len() - at + tuple.len();
+            self.out.truncate(at);
+            mp::put_ext_len(self.out, ext::TUPLE, len as u32);
+            mp::put_uint(self.out, space.id.into());
+        }
+        self.out.extend_from_slice(tuple);
+    }
+
+    fn finish(self, space: &Space, position: Option<&str>) {
+        let out = self.out;
+        let keys = 1 + u8::from(position.is_some()) + u8::from(self.form == Form::Formatted);
+        if let Some([map, _, _, count @ ..]) = out.get_mut(self.start..self.start + 7) {
+            *map = 0x80 | keys;
+            count.copy_from_slice(&self.count.to_be_bytes());
+        }
+        if let Some(position) = position {
+            out.push(key::POSITION);
+            mp::put_str(out, position.as_bytes());
+        }
+        if self.form == Form::Formatted {
+            out.push(key::TUPLE_FORMATS);
+            mp::put_map(out, u32::from(self.count > 0));
+            if self.count > 0 {
+                mp::put_uint(out, space.id.into());
+                space.format.write(out);
+            }
+        }
+    }
+}
+
 /// Keys that decided a statement, with the position of their index.
 type Decisive = SmallVec<[(usize, Key); 2]>;
 
@@ -188,8 +250,32 @@ impl Engine {
     /// # Errors
     /// Tarantool's; then nothing was changed and `out` is as before.
     pub fn execute(&mut self, statement: &Statement<'_>, txn: Option<TxnId>, out: &mut Vec<u8>) -> Result<()> {
-        let result = match *statement {
-            Statement::Select(ref select) => return self.select(select, txn, out),
+        self.execute_as(statement, txn, Form::Plain, out)
+    }
+
+    /// As [`Engine::execute`], with each tuple as the extension 7, which names its format, and the formats in
+    /// TUPLE_FORMATS (0x60): what clients with the feature `dml_tuple_extension` ask for.
+    ///
+    /// # Errors
+    /// As [`Engine::execute`].
+    pub fn execute_with_formats(
+        &mut self,
+        statement: &Statement<'_>,
+        txn: Option<TxnId>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.execute_as(statement, txn, Form::Formatted, out)
+    }
+
+    fn execute_as(
+        &mut self,
+        statement: &Statement<'_>,
+        txn: Option<TxnId>,
+        form: Form,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let tuple = match *statement {
+            Statement::Select(ref select) => return self.select_as(select, txn, form, out),
             Statement::Insert { space, tuple } => self.insert(space, tuple, txn).map(Some)?,
             Statement::Replace { space, tuple } => self.replace(space, tuple, txn).map(Some)?,
             Statement::Update { space, index, key, ops, base } => self.update(space, index, key, ops, base, txn)?,
@@ -199,10 +285,12 @@ impl Engine {
                 None
             }
         };
-        out.extend_from_slice(&[0x81, 0x30, 0xdd, 0, 0, 0, result.is_some().into()]);
-        if let Some(tuple) = result {
-            out.extend_from_slice(&tuple);
+        let mut body = ResponseBody::begin(form, out);
+        let space = self.space(statement.space())?;
+        if let Some(tuple) = tuple {
+            body.push(space, &tuple);
         }
+        body.finish(space, None);
         Ok(())
     }
 
@@ -211,6 +299,10 @@ impl Engine {
     /// # Errors
     /// Tarantool's; then `out` is as before.
     pub fn select(&mut self, select: &Select<'_>, txn: Option<TxnId>, out: &mut Vec<u8>) -> Result<()> {
+        self.select_as(select, txn, Form::Plain, out)
+    }
+
+    fn select_as(&mut self, select: &Select<'_>, txn: Option<TxnId>, form: Form, out: &mut Vec<u8>) -> Result<()> {
         let iterator = IteratorType::from_number(select.iterator)?;
         let view = self.view(select.space, txn)?;
         let position = find_index(view.space, select.index)?;
@@ -218,31 +310,21 @@ impl Engine {
         if select.fetch_position {
             view.check_pagination(position)?;
         }
-        let start = out.len();
-        out.extend_from_slice(&[0x81, 0x30, 0xdd, 0, 0, 0, 0]);
-        let (mut count, mut last) = (0u32, None);
         let limit = u32::try_from(select.limit).unwrap_or(u32::MAX);
+        let mut body = ResponseBody::begin(form, out);
+        let mut last = None;
         let mut scan = scan_from(&view, position, &plan, select.offset);
-        while count < limit {
+        while body.count < limit {
             let Some((key, tuple)) = scan.next() else { break };
-            out.extend_from_slice(tuple);
-            count += 1;
+            body.push(view.space, tuple);
             last = Some((key, tuple));
         }
-        let complete = count < limit;
-        if let Some(slot) = out.get_mut(start + 3..start + 7) {
-            slot.copy_from_slice(&count.to_be_bytes());
-        }
-        if select.fetch_position
-            && let Some((_, tuple)) = last
-        {
-            let packed = view.pack_position(position, tuple)?;
-            if let Some(header) = out.get_mut(start) {
-                *header = 0x82;
-            }
-            out.push(0x35);
-            put::put_str(out, packed.as_bytes());
-        }
+        let complete = body.count < limit;
+        let end = match last {
+            Some((_, tuple)) if select.fetch_position => Some(view.pack_position(position, tuple)?),
+            _ => None,
+        };
+        body.finish(view.space, end.as_deref());
         if txn.is_some() && limit > 0 {
             let (space, last) = (view.space.id, last.map(|(key, _)| key.clone()));
             self.track_scan(txn, space, position, plan, last.filter(|_| !complete));
@@ -415,11 +497,24 @@ impl Engine {
         view.space.format.validate(tuple).map_err(|error| view.space.label(error))?;
         self.check_size(tuple.len())?;
         let (id, new) = (view.space.id, Tuple::from(tuple));
+        if conflict == Conflict::Replace && self.txns.is_empty() && view.space.indexes.len() == 1 {
+            self.put_unseen(id, &new);
+            return Ok(new);
+        }
         let mut decisive = Decisive::new();
         let change = view.plan(None, new.clone(), conflict, note(&mut decisive, txn));
         self.track(txn, id, &decisive);
         self.make(id, &change?, txn)?;
         Ok(new)
+    }
+
+    /// Replaces where no other index can object and no transaction looks on: one walk down the tree.
+    #[inline]
+    fn put_unseen(&mut self, id: u32, new: &Tuple) {
+        let Some(index) = self.spaces.get_mut(&id).and_then(|space| space.indexes.first_mut()) else { return };
+        let Some(key) = index.key.of_tuple(new) else { return };
+        let old = index.tree.insert(key, new.clone()).map_or(0, |old| old.len());
+        self.used = (self.used + new.len()).saturating_sub(old);
     }
 
     /// Changes the tuple of a whole key of a unique index, and returns what it has become; nothing if there is none.

@@ -119,6 +119,12 @@ impl Format {
         Ok(())
     }
 
+    /// Appends the declared fields as the array of maps that `_space` shows.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put::put_array(out, self.fields.len() as u32);
+        self.fields.iter().for_each(|field| field.encode(out));
+    }
+
     /// The number of the field of that name.
     #[inline]
     pub(crate) fn field_by_name(&self, name: &[u8]) -> Option<u32> {

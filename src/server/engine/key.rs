@@ -12,17 +12,68 @@ use super::number::{self, Decimal};
 use super::types::{FieldType, extension_is_valid};
 use crate::iproto::mp as put;
 use smallvec::SmallVec;
+use std::cmp::Ordering;
 
-/// An encoded key. Those of one or two integers stay inside the tree's node.
-pub(crate) type Key = SmallVec<[u8; 24]>;
+/// The bytes of a key under construction.
+pub(crate) type KeyBytes = SmallVec<[u8; 16]>;
+
+/// An encoded key. Short ones stay inside the tree's node, and the first bytes decide most comparisons as one number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// The first eight bytes, filled up with zeros.
+    head: u64,
+    bytes: KeyBytes,
+}
+
+impl From<KeyBytes> for Key {
+    #[inline]
+    fn from(bytes: KeyBytes) -> Self {
+        let head = match bytes.first_chunk() {
+            Some(first) => u64::from_be_bytes(*first),
+            None => bytes.iter().rev().fold(0, |head, byte| (head >> 8) | (u64::from(*byte) << 56)),
+        };
+        Key { head, bytes }
+    }
+}
+
+impl std::ops::Deref for Key {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Ord for Key {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        match self.head.cmp(&other.head) {
+            Ordering::Equal if self.bytes.len() <= 8 && other.bytes.len() <= 8 => {
+                self.bytes.len().cmp(&other.bytes.len())
+            }
+            Ordering::Equal => self.bytes.cmp(&other.bytes),
+            order => order,
+        }
+    }
+}
+
+impl PartialOrd for Key {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 /// Appended to a key: after every key that starts with it.
 pub(crate) const AFTER: u8 = 0xff;
 
 const NIL: u8 = 0x10;
-const BOOL: u8 = 0x18;
-const NEGATIVE: u8 = 0x20;
-const NUMBER: u8 = 0x21;
+const BOOL: u8 = 0x11;
+/// Numbers where doubles or decimals may be among them.
+const NUMBER: u8 = 0x20;
+/// Integers where only such are: zero, with the number of bytes added; below it the negative ones.
+const INTEGER: u8 = 0x20;
 const STR: u8 = 0x30;
 const BIN: u8 = 0x38;
 const UUID: u8 = 0x40;
@@ -53,14 +104,12 @@ impl Part {
 
     /// Appends the value's sort key; what is not comparable (it was refused before) sorts last.
     #[inline]
-    fn encode(&self, value: Value<'_>, out: &mut Key) {
+    fn encode(&self, value: Value<'_>, out: &mut KeyBytes) {
         let start = out.len();
         match value {
             Value::Nil => out.push(NIL),
-            Value::Uint(n) if self.kind.is_integral() => push_integer(out, NUMBER, n),
-            Value::Int(n) if self.kind.is_integral() => {
-                push_integer(out, if n < 0 { NEGATIVE } else { NUMBER }, n as u64);
-            }
+            Value::Uint(n) if self.kind.is_integral() => push_unsigned(out, n),
+            Value::Int(n) if self.kind.is_integral() => push_signed(out, n),
             Value::Str(s) => match self.collation {
                 None => push_bytes(out, STR, s),
                 Some(collation) => push_bytes(out, STR, &collation.sort_key(s)),
@@ -128,20 +177,32 @@ pub(crate) fn range_fields(error: BoxError, raw: &[u8], min: i128, max: i128) ->
     error.with("value", Field::Raw(raw)).with("min", Field::Int(min as i64)).with("max", Field::Uint(max as u64))
 }
 
-fn push_integer(out: &mut Key, class: u8, n: u64) {
-    out.push(class);
-    out.extend_from_slice(&n.to_be_bytes());
+/// As few bytes as it takes, after their number.
+#[inline]
+fn push_unsigned(out: &mut KeyBytes, n: u64) {
+    let zeros = (n.leading_zeros() / 8) as usize;
+    out.push(INTEGER + (8 - zeros) as u8);
+    out.extend_from_slice(n.to_be_bytes().get(zeros..).unwrap_or_default());
+}
+
+fn push_signed(out: &mut KeyBytes, n: i64) {
+    if n >= 0 {
+        return push_unsigned(out, n as u64);
+    }
+    let zeros = ((!n).leading_zeros() / 8) as usize;
+    out.push(INTEGER - 1 - (8 - zeros) as u8);
+    out.extend_from_slice(n.to_be_bytes().get(zeros..).unwrap_or_default());
 }
 
 /// A zero inside is followed by 0xff, the end is marked by two zeros: no string's encoding starts another's.
-fn push_bytes(out: &mut Key, class: u8, bytes: &[u8]) {
+fn push_bytes(out: &mut KeyBytes, class: u8, bytes: &[u8]) {
     out.reserve(bytes.len() + 3);
     out.push(class);
     push_escaped(out, bytes);
     out.extend_from_slice(&[0, 0]);
 }
 
-fn push_escaped(out: &mut Key, mut bytes: &[u8]) {
+fn push_escaped(out: &mut KeyBytes, mut bytes: &[u8]) {
     while let Some(zero) = bytes.iter().position(|b| *b == 0) {
         let (head, tail) = bytes.split_at(zero);
         out.extend_from_slice(head);
@@ -151,7 +212,7 @@ fn push_escaped(out: &mut Key, mut bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn encode_rare(value: Value<'_>, out: &mut Key) {
+fn encode_rare(value: Value<'_>, out: &mut KeyBytes) {
     match value {
         Value::Bool(b) => out.extend_from_slice(&[BOOL, b.into()]),
         Value::Uint(n) => {
@@ -186,7 +247,7 @@ fn encode_rare(value: Value<'_>, out: &mut Key) {
 }
 
 /// Seconds, then nanoseconds; the time zone does not take part.
-fn push_datetime(out: &mut Key, body: &[u8]) {
+fn push_datetime(out: &mut KeyBytes, body: &[u8]) {
     let seconds = body.first_chunk().map_or(0, |b| i64::from_le_bytes(*b));
     let nanoseconds = body.get(8..).and_then(|b| b.first_chunk()).map_or(0, |b| i32::from_le_bytes(*b));
     out.push(DATETIME);
@@ -240,20 +301,16 @@ impl KeyDef {
     /// The key of a valid tuple, or nothing when the index leaves the tuple out.
     #[inline]
     pub(crate) fn of_tuple(&self, tuple: &[u8]) -> Option<Key> {
-        let mut key = Key::new();
-        self.write(tuple, &mut key)?;
-        Some(key)
-    }
-
-    fn write(&self, tuple: &[u8], key: &mut Key) -> Option<()> {
+        let mut key = KeyBytes::new();
         let mut fields = Fields::new(tuple);
-        self.encode_values(key, |_, part| fields.get(part.field))
+        self.encode_values(&mut key, |_, part| fields.get(part.field))?;
+        Some(key.into())
     }
 
     /// Encodes the parts whose values `value_of` gives, as far as the index compares them.
     fn encode_values<'a>(
         &self,
-        key: &mut Key,
+        key: &mut KeyBytes,
         mut value_of: impl FnMut(usize, &Part) -> Option<Value<'a>>,
     ) -> Option<()> {
         let mut null_met = false;
@@ -275,17 +332,17 @@ impl KeyDef {
 
     /// Encodes a position: values of all parts, already checked.
     pub(crate) fn of_position(&self, mut values: &[u8]) -> Option<Key> {
-        let mut key = Key::new();
+        let mut key = KeyBytes::new();
         self.encode_values(&mut key, |_, _| {
             let raw = mp::take(&mut values)?;
             mp::read(raw).map(|(value, _)| value)
         })?;
-        Some(key)
+        Some(key.into())
     }
 
     /// Encodes the first `count` parts of a search key that was checked.
-    pub(crate) fn of_key(&self, count: u32, mut values: &[u8]) -> Key {
-        let mut key = Key::new();
+    pub(crate) fn of_key(&self, count: u32, mut values: &[u8]) -> KeyBytes {
+        let mut key = KeyBytes::new();
         for part in self.all.iter().take(count as usize) {
             let Some(raw) = mp::take(&mut values) else { break };
             part.encode(mp::read(raw).map_or(Value::Nil, |(value, _)| value), &mut key);
@@ -314,7 +371,7 @@ impl KeyDef {
     }
 
     /// Encodes the start of all strings that begin as the last value of the key does; nothing if that is no string.
-    pub(crate) fn string_prefix(&self, count: u32, mut values: &[u8]) -> Option<Key> {
+    pub(crate) fn string_prefix(&self, count: u32, mut values: &[u8]) -> Option<KeyBytes> {
         let last = count.checked_sub(1)?;
         let mut key = self.of_key(last, values);
         for _ in 0..last {
@@ -332,7 +389,7 @@ impl KeyDef {
 }
 
 /// The least key above all that start with `prefix`.
-pub(crate) fn successor(mut prefix: Key) -> Option<Key> {
+pub(crate) fn successor(mut prefix: KeyBytes) -> Option<KeyBytes> {
     while let Some(last) = prefix.pop() {
         if last != 0xff {
             prefix.push(last + 1);
@@ -428,9 +485,21 @@ mod tests {
 
     #[test]
     fn integers_sort_by_value() {
-        let sorted = [i64::MIN, -70_000, -1, 0, 1, 255, 256, i64::MAX];
+        let sorted = [i64::MIN, -70_000, -257, -256, -255, -2, -1, 0, 1, 255, 256, 65_535, 65_536, i64::MAX];
         let keys: Vec<Key> = sorted.iter().map(|n| key_of(FieldType::Integer, &int(*n))).collect();
         assert!(keys.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn keys_compare_as_their_bytes() {
+        let texts: [&[u8]; 9] =
+            [b"", b"\0", b"\0\0", b"a", b"a\0", b"aaaaaaa", b"aaaaaaaa", b"aaaaaaaa\0", b"aaaaaaab"];
+        for a in texts {
+            for b in texts {
+                let (x, y) = (Key::from(KeyBytes::from_slice(a)), Key::from(KeyBytes::from_slice(b)));
+                assert_eq!(x.cmp(&y), a.cmp(b), "{a:x?} {b:x?}");
+            }
+        }
     }
 
     #[test]
@@ -456,7 +525,7 @@ mod tests {
         let def = KeyDef::new(vec![Part::new(1, FieldType::String), Part::new(0, FieldType::Unsigned)], true, None);
         let full = def.of_tuple(&tuple(&[int(7), str("xy")])).unwrap();
         assert!(full.starts_with(&def.of_key(1, &str("xy"))));
-        assert_eq!(full, def.of_key(2, &[str("xy"), int(7)].concat()));
+        assert_eq!(full, def.of_key(2, &[str("xy"), int(7)].concat()).into());
     }
 
     #[test]
@@ -473,8 +542,8 @@ mod tests {
 
     #[test]
     fn successors() {
-        assert_eq!(successor(Key::from_slice(&[1, 2])), Some(Key::from_slice(&[1, 3])));
-        assert_eq!(successor(Key::from_slice(&[1, 0xff, 0xff])), Some(Key::from_slice(&[2])));
-        assert_eq!(successor(Key::from_slice(&[0xff])), None);
+        assert_eq!(successor(KeyBytes::from_slice(&[1, 2])), Some(KeyBytes::from_slice(&[1, 3])));
+        assert_eq!(successor(KeyBytes::from_slice(&[1, 0xff, 0xff])), Some(KeyBytes::from_slice(&[2])));
+        assert_eq!(successor(KeyBytes::from_slice(&[0xff])), None);
     }
 }

@@ -4,12 +4,13 @@
 //! `memtx_tree_lookup` of `src/box/memtx_tree.cc`, Tarantool 3.9-dev.
 
 use super::error::{self, BoxError, Field, Result};
-use super::key::{AFTER, Key, successor};
+use super::key::{AFTER, Key, KeyBytes, successor};
 use super::mp;
 use super::space::{Index, IndexKind, Range, Space, View};
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use std::cmp::Ordering;
 use std::ops::Bound;
 
 /// How a key selects tuples, in Tarantool's numbering.
@@ -196,7 +197,7 @@ impl View<'_> {
         }
         let position = index.key.of_position(position).ok_or_else(invalid)?;
         let key = index.key.of_key(count, values);
-        let order = if position.starts_with(&key) { std::cmp::Ordering::Equal } else { position.cmp(&key) };
+        let order = if position.starts_with(&key) { Ordering::Equal } else { position.as_ref().cmp(key.as_slice()) };
         let wrong_side = if iterator.is_reverse() { order.is_gt() } else { order.is_lt() };
         if wrong_side || (iterator.is_equality() && order.is_ne()) {
             return Err(invalid());
@@ -237,7 +238,7 @@ impl View<'_> {
             ));
         }
         index.key.check_key(count, values, false).map_err(wrong_key)?;
-        Ok(index.key.of_key(count, values))
+        Ok(index.key.of_key(count, values).into())
     }
 
     /// Refuses `min`, `max` and the like on an index without order.
@@ -298,21 +299,21 @@ fn bounds(index: &Index, iterator: IteratorType, count: u32, values: &[u8], afte
     if count > 0 {
         let key = index.key.of_key(count, values);
         let is_whole = count as usize == index.key.own && index.unique && !index.key.has_nullable();
-        point = (is_whole && iterator.is_equality() && after.is_none()).then(|| key.clone());
-        let behind = |mut key: Key| {
+        point = (is_whole && iterator.is_equality() && after.is_none()).then(|| key.clone().into());
+        let behind = |mut key: KeyBytes| {
             key.push(AFTER);
-            key
+            Key::from(key)
         };
         match iterator {
             Eq | Req => {
                 range.to = Bound::Excluded(behind(key.clone()));
-                range.from = Bound::Included(key);
+                range.from = Bound::Included(key.into());
             }
             Le => range.to = Bound::Excluded(behind(key)),
-            Lt => range.to = Bound::Excluded(key),
+            Lt => range.to = Bound::Excluded(key.into()),
             Gt => range.from = Bound::Included(behind(key)),
             NextPrefix | PreviousPrefix => range = prefix_range(index, iterator, count, values, key),
-            _ => range.from = Bound::Included(key),
+            _ => range.from = Bound::Included(key.into()),
         }
     }
     match after {
@@ -324,24 +325,24 @@ fn bounds(index: &Index, iterator: IteratorType, count: u32, values: &[u8], afte
 }
 
 /// The strings behind, or before, all that start with the last part; other values are just passed.
-fn prefix_range(index: &Index, iterator: IteratorType, count: u32, values: &[u8], mut key: Key) -> Range {
+fn prefix_range(index: &Index, iterator: IteratorType, count: u32, values: &[u8], mut key: KeyBytes) -> Range {
     let descending = index.key.own_parts().get(count as usize - 1).is_some_and(|part| part.descending);
     let forward = iterator == IteratorType::NextPrefix;
     let prefix = index.key.string_prefix(count, values).filter(|_| forward != descending);
-    let nothing = Range { from: Bound::Unbounded, to: Bound::Excluded(Key::new()) };
+    let nothing = Range { from: Bound::Unbounded, to: Bound::Excluded(KeyBytes::new().into()) };
     match (forward, prefix) {
         // Every string starts with the empty one.
         (_, Some(_)) if is_empty_string(count, values) => nothing,
         (true, Some(prefix)) => match successor(prefix) {
-            Some(next) => Range { from: Bound::Included(next), to: Bound::Unbounded },
+            Some(next) => Range { from: Bound::Included(next.into()), to: Bound::Unbounded },
             None => nothing,
         },
         (true, None) => {
             key.push(AFTER);
-            Range { from: Bound::Included(key), to: Bound::Unbounded }
+            Range { from: Bound::Included(key.into()), to: Bound::Unbounded }
         }
-        (false, Some(prefix)) => Range { from: Bound::Unbounded, to: Bound::Excluded(prefix) },
-        (false, None) => Range { from: Bound::Unbounded, to: Bound::Excluded(key) },
+        (false, Some(prefix)) => Range { from: Bound::Unbounded, to: Bound::Excluded(prefix.into()) },
+        (false, None) => Range { from: Bound::Unbounded, to: Bound::Excluded(key.into()) },
     }
 }
 

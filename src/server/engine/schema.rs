@@ -278,7 +278,7 @@ impl Engine {
     /// Appends the fields of a space as the array of maps that `_space` shows; nothing for an unknown space.
     pub fn write_format(&self, id: u32, out: &mut Vec<u8>) {
         if let Some(space) = self.spaces.get(&id) {
-            write_format(&space.format.fields, out);
+            space.format.write(out);
         }
     }
 
@@ -602,13 +602,8 @@ fn space_row(space: &Space) -> Tuple {
     let row = Row::new(7).uint(space.id.into()).uint(ADMIN).str(&space.name).str(space.engine);
     let row = row.uint(space.field_count.into());
     let mut row = if space.temporary { row.map(1).str("temporary").bool(true) } else { row.map(0) };
-    write_format(&space.format.fields, &mut row.0);
+    space.format.write(&mut row.0);
     row.done()
-}
-
-fn write_format(fields: &[FieldDef], out: &mut Vec<u8>) {
-    put::put_array(out, fields.len() as u32);
-    fields.iter().for_each(|field| field.encode(out));
 }
 
 fn index_row(space: u32, index: &Index) -> Tuple {

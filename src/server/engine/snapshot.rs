@@ -51,6 +51,17 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Takes over the contents of a restored engine. The limits stay, open transactions are aborted, and the schema version
+    /// grows, so that clients fetch the schema again.
+    pub fn adopt(&mut self, restored: Engine) {
+        let ids: Vec<u32> = self.spaces.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.abort_readers(id));
+        self.schema_version = self.schema_version.max(restored.schema_version) + 1;
+        self.spaces = restored.spaces;
+        self.names = restored.names;
+        self.used = restored.used;
+    }
+
     /// Writes a snapshot to a file: a new one takes the place of the old at once, after it has reached the disk.
     ///
     /// # Errors
@@ -135,8 +146,7 @@ fn write_space(space: &Space, out: &mut Vec<u8>) {
     put::put_str(out, space.name.as_bytes());
     put::put_uint(out, space.field_count.into());
     put::put_bool(out, space.temporary);
-    put::put_array(out, space.format.fields.len() as u32);
-    space.format.fields.iter().for_each(|field| field.encode(out));
+    space.format.write(out);
     put::put_array(out, space.indexes.len() as u32);
     space.indexes.iter().for_each(|index| write_index(index, out));
     put::put_uint(out, count as u64);

@@ -183,13 +183,13 @@ impl<'a> View<'a> {
 
     /// The tuples between two keys, from the end if `reverse`.
     pub(crate) fn scan(&self, position: usize, range: &Range, reverse: bool) -> Scan<'a> {
-        let bounds = (as_slice(&range.from), as_slice(&range.to));
+        let bounds = (range.from.as_ref(), range.to.as_ref());
         let base = self.space.indexes.get(position).filter(|_| range.is_sound());
         let overlay = self.overlay(position).filter(|overlay| range.is_sound() && !overlay.is_empty());
         Scan {
-            base: base.map(|index| index.tree.range::<[u8], _>(bounds)),
+            base: base.map(|index| index.tree.range::<Key, _>(bounds)),
             base_head: None,
-            overlay: overlay.map(|overlay| overlay.range::<[u8], _>(bounds)),
+            overlay: overlay.map(|overlay| overlay.range::<Key, _>(bounds)),
             overlay_head: None,
             reverse,
         }
@@ -285,14 +285,6 @@ impl Range {
             (Bound::Included(from), Bound::Included(to)) => from <= to,
             (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => from < to,
         }
-    }
-}
-
-fn as_slice(bound: &Bound<Key>) -> Bound<&[u8]> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key.as_slice()),
-        Bound::Excluded(key) => Bound::Excluded(key.as_slice()),
-        Bound::Unbounded => Bound::Unbounded,
     }
 }
 

@@ -151,6 +151,30 @@ fn selects_as_recorded() {
 }
 
 #[test]
+fn tuples_with_formats_as_recorded() {
+    let mut engine = engine();
+    let mut execute = |statement: Statement<'_>| {
+        let mut out = Vec::new();
+        engine.execute_with_formats(&statement, None, &mut out).unwrap();
+        out
+    };
+    let tuple = mp(r#"[100, "x", 1]"#);
+    let formats = mp(r#"{"700": [{"name": "id", "type": "unsigned"}, {"name": "name", "type": "string"},
+        {"name": "age", "type": "unsigned", "is_nullable": true}, {"name": "tags", "type": "array", "is_nullable": true}]}"#);
+    // The key of the map is the number 700, which the notation above cannot write.
+    let formats = [b"\x60\x81\xcd\x02\xbc", &formats[5..]].concat();
+    let expected = [&b"\x82\x30\xdd\0\0\0\x01\xd7\x07\xcd\x02\xbc\x93\x64\xa1x"[..], b"\x01", &formats].concat();
+    let out = execute(Statement::Replace { space: USERS, tuple: &tuple });
+    assert_eq!(out, expected);
+    let key = mp("[555]");
+    let nothing = b"\x82\x30\xdd\0\0\0\0\x60\x80";
+    assert_eq!(execute(Statement::Delete { space: USERS, index: PRIMARY, key: &key }), nothing);
+    let page = Select { limit: 1, fetch_position: true, ..query(USERS, PRIMARY, IteratorType::All, &[0x90]) };
+    let out = execute(Statement::Select(page));
+    assert_eq!((out[0], super::mp::skip(&out)), (0x83, Some(out.len())));
+}
+
+#[test]
 fn pages_as_recorded() {
     let mut engine = engine();
     let page = Select { limit: 3, fetch_position: true, ..query(USERS, PRIMARY, IteratorType::All, &[0x90]) };
@@ -776,6 +800,19 @@ fn a_snapshot_restores_everything() {
         assert_eq!(run(&mut restored, &all, None).unwrap(), run(&mut engine, &all, None).unwrap());
     }
     assert_eq!(restored.bytes_used(), engine.bytes_used());
+}
+
+#[test]
+fn restored_contents_take_the_place_of_the_old() {
+    let mut engine = engine();
+    let bytes = engine.snapshot();
+    engine.drop_space(PLAIN).unwrap();
+    let (version, txn) = (engine.schema_version(), engine.begin());
+    engine.delete(USERS, PRIMARY, &mp("[1]"), Some(txn)).unwrap();
+    engine.adopt(Engine::restore(&bytes).unwrap());
+    assert!(engine.schema_version() > version);
+    assert_eq!(engine.commit(txn).unwrap_err().code, 97);
+    assert_eq!((engine.len(USERS, PRIMARY).unwrap(), engine.len(PLAIN, PRIMARY).unwrap()), (10, 0));
 }
 
 #[test]

@@ -71,9 +71,29 @@ fn id(number: Option<u64>) -> u32 {
 impl Engine {
     /// Executes a statement and appends its whole response packet: data, or the error.
     pub fn respond(&mut self, statement: &Statement<'_>, txn: Option<TxnId>, sync: u64, out: &mut Vec<u8>) {
+        self.respond_with(sync, out, |engine, out| engine.execute(statement, txn, out));
+    }
+
+    /// As [`Engine::respond`], in the form of [`Engine::execute_with_formats`].
+    pub fn respond_with_formats(
+        &mut self,
+        statement: &Statement<'_>,
+        txn: Option<TxnId>,
+        sync: u64,
+        out: &mut Vec<u8>,
+    ) {
+        self.respond_with(sync, out, |engine, out| engine.execute_with_formats(statement, txn, out));
+    }
+
+    fn respond_with(
+        &mut self,
+        sync: u64,
+        out: &mut Vec<u8>,
+        execute: impl FnOnce(&mut Engine, &mut Vec<u8>) -> Result<()>,
+    ) {
         let start = out.len();
         let mark = encode::begin_response(out, kind::OK, sync, self.schema_version());
-        match self.execute(statement, txn, out) {
+        match execute(self, out) {
             Ok(()) => encode::finish(out, mark),
             Err(error) => {
                 out.truncate(start);

@@ -1,0 +1,174 @@
+//! The raw functions behind `fiber.cond()`: a list of waiting fibers and nothing else. A cond does not remember signals.
+
+use super::body::{LuaBody, LuaCord, LuaFiber};
+use super::fiber::{arm_deadline, before_wait, fail_with, wait, way};
+use super::state::{self, State};
+use crate::fiber::fiber::{Wait, attention};
+use crate::fiber::wait::WaitList;
+use crate::sys::luajit::Entry;
+use mlua::ffi::*;
+use std::ffi::c_int;
+
+/// The userdata a script holds. It does not move, so the list may live in it.
+#[repr(C)]
+pub struct Cond {
+    kind: *const u8,
+    waiting: WaitList<LuaBody>,
+}
+
+/// Its address marks our conds among all userdata.
+static COND: u8 = 0;
+
+const FUNCTIONS: &[Entry] = &[
+    (c"new", l_new),
+    (c"is_cond", l_is_cond),
+    (c"wait", l_wait),
+    (c"signal", l_signal),
+    (c"broadcast", l_broadcast),
+    (c"destroy", l_destroy),
+];
+
+/// Pushes the raw functions.
+///
+/// # Safety
+/// A live state with free slots, in which the library was opened.
+pub(crate) unsafe fn native(l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        lua_createtable(l, 0, FUNCTIONS.len() as c_int);
+        state::register(l, FUNCTIONS);
+    }
+}
+
+/// The cond at `idx`, or null if it is something else.
+#[inline(always)]
+unsafe fn cond_at(l: *mut lua_State, idx: c_int) -> *mut Cond {
+    // SAFETY: a userdata of our size may be read; only ours starts with our mark.
+    unsafe {
+        let cond: *mut Cond = lua_touserdata(l, idx).cast();
+        // Of a light userdata the length is zero.
+        if cond.is_null() || lua_objlen(l, idx) != size_of::<Cond>() {
+            return std::ptr::null_mut();
+        }
+        if (*cond).kind == &raw const COND { cond } else { std::ptr::null_mut() }
+    }
+}
+
+/// What the raw functions answer to something that is no cond; the Lua half names it.
+#[cold]
+unsafe fn not_a_cond(l: *mut lua_State) -> c_int {
+    // SAFETY: every C function has free slots.
+    unsafe { lua_pushstring_(l, c"cond expected".as_ptr()) };
+    1
+}
+
+/// Wakes a fiber that waits on some list because somebody meant it.
+///
+/// # Safety
+/// `f` is linked, so it is live and waits.
+#[inline(always)]
+pub(crate) unsafe fn wake(cord: *mut LuaCord, f: LuaFiber) {
+    // SAFETY: the caller's contract. Only a deadline needs to be told that it lost.
+    unsafe {
+        if (*f).attention & (attention::TIMER | attention::TIMED_OUT) == 0 {
+            WaitList::unlink(f);
+            (*cord).wakeup(f);
+        } else {
+            (*cord).signal(f);
+        }
+    }
+}
+
+/// `new(metatable)`
+unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
+    // SAFETY: called by cond.lua; the userdata is written before anything can read it.
+    unsafe {
+        let cond: *mut Cond = lua_newuserdata(l, size_of::<Cond>()).cast();
+        cond.write(Cond { kind: &raw const COND, waiting: WaitList::new() });
+        lua_pushvalue(l, 1);
+        lua_setmetatable(l, -2);
+    }
+    1
+}
+
+unsafe extern "C-unwind" fn l_is_cond(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe { lua_pushboolean(l, c_int::from(!cond_at(l, 1).is_null())) };
+    1
+}
+
+/// `wait(cond[, deadline])`: nil (woken by whatever), or a code. A cancelled fiber waits too.
+unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua. The Lua half holds the cond while the fiber waits; if it is collected all the same, its
+    // finalizer empties the list.
+    unsafe {
+        let s = state::current(l);
+        let cond = cond_at(l, 1);
+        if cond.is_null() {
+            return not_a_cond(l);
+        }
+        let way = match way(s, l) {
+            Ok(way) => way,
+            Err(text) => return fail_with(l, text),
+        };
+        before_wait(s, l);
+        let f = (*s).cord.current;
+        (*f).wait = Wait::Cond;
+        WaitList::link(&raw mut (*cond).waiting, f, false);
+        arm_deadline(s, l, 2);
+        wait(s, l, way, 0)
+    }
+}
+
+unsafe extern "C-unwind" fn l_signal(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua; linked fibers are live.
+    unsafe {
+        let s = state::current(l);
+        let cond = cond_at(l, 1);
+        if cond.is_null() {
+            return not_a_cond(l);
+        }
+        let f = (*cond).waiting.first();
+        if !f.is_null() {
+            wake(&raw mut (*s).cord, f);
+        }
+    }
+    0
+}
+
+unsafe extern "C-unwind" fn l_broadcast(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_signal`.
+    unsafe {
+        let cond = cond_at(l, 1);
+        if cond.is_null() {
+            return not_a_cond(l);
+        }
+        wake_all(state::current(l), cond);
+    }
+    0
+}
+
+unsafe fn wake_all(s: *mut State, cond: *mut Cond) {
+    // SAFETY: linked fibers are live, and waking unlinks.
+    unsafe {
+        loop {
+            let f = (*cond).waiting.first();
+            if f.is_null() {
+                break;
+            }
+            wake(&raw mut (*s).cord, f);
+        }
+    }
+}
+
+/// The finalizer: nobody may stay on a list that goes away.
+unsafe extern "C-unwind" fn l_destroy(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_signal`.
+    unsafe {
+        let cond = cond_at(l, 1);
+        if !cond.is_null() {
+            wake_all(state::current(l), cond);
+        }
+    }
+    0
+}
