@@ -67,7 +67,8 @@ end
 
 -- Runs one bench under one host and merges its results into `report`.
 local function collect(report, name, host, share, prefix)
-    local command = prefix .. ("'%s' '%s/%s.lua' --json --runs %d %s"):format(INTERPRETERS[host], here, name, share, table.concat(options, ' '))
+    local command = prefix .. ("'%s' '%s/%s.lua' --json --runs %d %s"):format(
+        INTERPRETERS[host], here, name, share, table.concat(options, ' '))
     io.stderr:write(('%s: %s\n'):format(os.date '%H:%M:%S', command))
     local pipe = io.popen(command .. '; echo "ended with $?"')
     local code

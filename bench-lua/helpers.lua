@@ -233,7 +233,7 @@ local function print_table(name, t)
                 local s = bench.statistics(cell.values)
                 text = #cell.values == 1 and number(s.median)
                     or ('%s (%s..%s)'):format(number(s.median), number(s.min), number(s.max))
-                local per_second = SCALE[cell.unit] and s.median > 0 and SCALE[cell.unit] / s.median
+                local per_second = (cell.unit == 'ns' or cell.unit == 'us') and s.median > 0 and SCALE[cell.unit] / s.median
                 if per_second and #t.columns == 1 then text = ('%s  %s/s'):format(text, number(per_second)) end
             end
             line[#line + 1] = ('%24s'):format(text)

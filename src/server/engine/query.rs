@@ -197,7 +197,7 @@ impl View<'_> {
         }
         let position = index.key.of_position(position).ok_or_else(invalid)?;
         let key = index.key.of_key(count, values);
-        let order = if position.starts_with(&key) { Ordering::Equal } else { position.as_ref().cmp(key.as_slice()) };
+        let order = if position.starts_with(&key) { Ordering::Equal } else { position[..].cmp(key.as_slice()) };
         let wrong_side = if iterator.is_reverse() { order.is_gt() } else { order.is_lt() };
         if wrong_side || (iterator.is_equality() && order.is_ne()) {
             return Err(invalid());
