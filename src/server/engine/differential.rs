@@ -161,7 +161,11 @@ fn normal(mut answer: Answer) -> Answer {
 
 /// Whether 2.6 refuses an update that newer versions make.
 fn is_old_refusal(answer: &Answer) -> bool {
-    answer.code == 37 || answer.message.contains("double update") || answer.message.contains("a string")
+    let beyond = "Field ''[4]'' was not found in the tuple";
+    answer.code == 37
+        || answer.message == beyond
+        || answer.message.contains("double update")
+        || answer.message.contains("a string")
 }
 
 /// A random value, of a kind that the field of that number often has.
@@ -184,6 +188,12 @@ fn value(random: &mut Random, field: u64) -> Vec<u8> {
         _ => integer(random),
     };
     match (field, random.below(12)) {
+        (4.., 2..=9) => mp([
+            r#"{"a": 1, "b": [1, "two", {"x": 3}], "c": {"d": "text"}}"#,
+            r#"{"b": [], "a": "text", "a": 5}"#,
+            r#"[1, "two", [3]]"#,
+            r#"{"c": {}, "b": [1, 2, 3, 4], "x y": 7}"#,
+        ][random.below(4) as usize]),
         (_, 0) => mp("null"),
         (_, 1) => mp(["true", "false", "[1]", r#"{"a": 1}"#][random.below(4) as usize]),
         (1, _) => integer(random),
@@ -201,7 +211,7 @@ fn array(items: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn tuple(random: &mut Random) -> Vec<u8> {
-    let fields = 3 + random.below(3) - u64::from(random.below(20) == 0);
+    let fields = 3 + random.below(4) - u64::from(random.below(20) == 0);
     array(&(1..=fields).map(|field| value(random, field)).collect::<Vec<_>>())
 }
 
@@ -212,7 +222,64 @@ fn search_key(random: &mut Random, parts: &[u64]) -> Vec<u8> {
     array(&(0..count).map(|n| value(random, field(n))).collect::<Vec<_>>())
 }
 
+/// One operation inside field 4 or 5, which often hold what such a path leads into.
+fn nested_operation(random: &mut Random) -> Vec<u8> {
+    let paths = [
+        "[4].a",
+        "[4].b[1]",
+        "[4].b[2]",
+        "[4].b[3]",
+        "[4].b[4]",
+        "[4].b[5]",
+        "[4].c.d",
+        "[4].c['d']",
+        "[4].z",
+        "[4].z.y",
+        "[4]",
+        "[4].a.b",
+        "[4].b.x",
+        "[4][1]",
+        "[4][2]",
+        "[5][1]",
+        "[9].a",
+        "[0]",
+        "[4]['x y']",
+        "[4][",
+        "[4].",
+        "[4].1",
+        "[4][x]",
+        "[4].b[",
+        "[4].b[1",
+        "[4]a",
+        "[4].c['d",
+        "[4].c['']",
+        "x",
+        "x.y",
+        "[4].b[0]",
+        "[4].a b",
+        "",
+        "[4].c..d",
+        "[4].b[1]]",
+    ];
+    let path = paths[random.below(paths.len() as u64) as usize];
+    let code = ["=", "=", "!", "!", "#", "#", "+", "-", "&", ":"][random.below(10) as usize];
+    let mut items = vec![mp(&format!(r#""{code}""#)), mp(&format!(r#""{path}""#))];
+    match code {
+        ":" => items.extend([mp("1"), mp("1"), mp(r#""zz""#)]),
+        "#" => items.push(mp(&random.below(4).to_string())),
+        "=" | "!" => {
+            let field = random.below(5) + 1;
+            items.push(value(random, field));
+        }
+        _ => items.push(mp(&random.below(5).to_string())),
+    }
+    array(&[array(&items)])
+}
+
 fn operations(random: &mut Random) -> Vec<u8> {
+    if random.below(3) == 0 {
+        return nested_operation(random);
+    }
     // 2.6 changes each field once, and UPSERT hides that it did not.
     let mut fields = vec![1u64, 2, 3];
     let count = random.below(3) + 1;

@@ -4,6 +4,7 @@
 //! engine     Engine: statements and transactions      schema    create and drop; the system spaces
 //!   query    iterators, keys, positions -> a range    options   what create_* is given
 //!   update   the operations on one tuple              snapshot  everything to bytes and back
+//!     nested and inside one field
 //!   txn      changes aside, conflicts
 //!   wire     requests and errors of the protocol      mp        values out of slices
 //!   space    indexes (ordered trees), views, plans    format    what a tuple must satisfy
@@ -23,6 +24,7 @@ pub mod error;
 mod format;
 mod key;
 mod mp;
+mod nested;
 mod number;
 mod options;
 mod query;

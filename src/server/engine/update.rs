@@ -1,11 +1,12 @@
 //! The operations of UPDATE and UPSERT on one tuple.
 //!
 //! Source: `src/box/xrow_update.c`, `xrow_update_field.c`, `xrow_update_array.c`, Tarantool 3.9-dev. Operations name
-//! top-level fields, by number or by name; paths into a field are not supported.
+//! fields by number, by name, or by a JSON path that leads inside one.
 
 use super::error::{self, BoxError, Field, Result};
 use super::format::Format;
 use super::mp::{self, Value};
+use super::nested::{self, Lost, Place, Token};
 use super::number::Decimal;
 use super::types::FieldType;
 use crate::iproto::mp as put;
@@ -34,6 +35,8 @@ struct Operation<'a> {
     /// From 0, or negative: from the end.
     field: i64,
     name: Option<&'a [u8]>,
+    /// The way inside the field.
+    path: Vec<Token<'a>>,
     argument: Argument<'a>,
 }
 
@@ -69,6 +72,17 @@ impl<'a> Scalar<'a> {
                 Decimal::unpack(body).map_or(Scalar::Other, Scalar::Decimal)
             }
             _ => Scalar::Other,
+        }
+    }
+
+    fn into_owned<'b>(self) -> Scalar<'b> {
+        match self {
+            Scalar::Int(n) => Scalar::Int(n),
+            Scalar::Double(d) => Scalar::Double(d),
+            Scalar::Float(d) => Scalar::Float(d),
+            Scalar::Decimal(d) => Scalar::Decimal(d),
+            Scalar::Text { is_bin, bytes } => Scalar::Text { is_bin, bytes: bytes.into_owned().into() },
+            Scalar::Other => Scalar::Other,
         }
     }
 
@@ -178,7 +192,7 @@ impl<'a> Operation<'a> {
             return Err(unknown(number, format!("wrong number of arguments, expected {expected}, got {count}")));
         }
         let code = char::from(code);
-        let mut operation = Operation { code, field: 0, name: None, argument: Argument::Count(0) };
+        let mut operation = Operation { code, field: 0, name: None, path: Vec::new(), argument: Argument::Count(0) };
         operation.decode_field(rest, base, format)?;
         operation.argument = operation.decode_argument(rest, base)?;
         Ok(operation)
@@ -189,10 +203,8 @@ impl<'a> Operation<'a> {
             Some(Value::Uint(n)) => i64::from(i32::try_from(n).map_err(|_| self.wrong_argument("an integer"))?),
             Some(Value::Int(n)) => i64::from(i32::try_from(n).map_err(|_| self.wrong_argument("an integer"))?),
             Some(Value::Str(name)) => {
-                let found = format.field_by_name(name).ok_or_else(|| no_such_name(name, format))?;
                 self.name = Some(name);
-                self.field = found.into();
-                return Ok(());
+                return self.decode_name(name, format);
             }
             _ => return Err(BoxError::illegal("field id must be a number or a string")),
         };
@@ -201,6 +213,28 @@ impl<'a> Operation<'a> {
             return Err(no_such_number(field));
         }
         self.field = if field < 0 { field } else { from_zero };
+        Ok(())
+    }
+
+    /// A name that is no field's is taken for a path.
+    fn decode_name(&mut self, name: &'a [u8], format: &Format) -> Result<()> {
+        if let Some(found) = format.field_by_name(name) {
+            self.field = found.into();
+            return Ok(());
+        }
+        let mut path = nested::parse(name);
+        if path.is_empty() {
+            return Err(no_such_name(name));
+        }
+        let found = match path.remove(0) {
+            Token::Index(n) => Some(n),
+            Token::Key(key) => format.field_by_name(key),
+            // All elements of the tuple at once are no field.
+            Token::Bad(_) if name.starts_with(b"[*]") => None,
+            Token::Bad(position) => return Err(self.bad_path(position)),
+        };
+        self.field = found.ok_or_else(|| no_such_name(name))?.into();
+        self.path = path;
         Ok(())
     }
 
@@ -243,6 +277,9 @@ impl<'a> Operation<'a> {
     }
 
     fn apply(&mut self, fields: &mut Fields<'a>) -> Result<()> {
+        if !self.path.is_empty() {
+            return self.apply_inside(fields);
+        }
         match &self.argument {
             Argument::Value(raw) => {
                 let raw = *raw;
@@ -269,6 +306,27 @@ impl<'a> Operation<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Changes what the path leads to.
+    fn apply_inside(&mut self, fields: &mut Fields<'a>) -> Result<()> {
+        let at = self.locate(fields.count)?;
+        let raw = fields.raw(at).ok_or_else(|| self.no_such_field())?;
+        let adds = matches!(self.argument, Argument::Value(_));
+        let place = Place::find(&raw, &self.path, adds).map_err(|lost| self.lost(lost))?;
+        let changed = match &self.argument {
+            Argument::Value(value) if self.code == '!' => place.insert(value),
+            Argument::Value(value) => place.set(value),
+            Argument::Count(count) => place.remove(*count),
+            Argument::Number(_) | Argument::Bits(_) | Argument::Splice { .. } => {
+                let old = place.value().map_err(|lost| self.lost(lost))?;
+                let mut value = Vec::new();
+                self.compute(Scalar::read(old).into_owned())?.store(None, &mut value);
+                place.set(&value)
+            }
+        };
+        let changed = changed.map_err(|lost| self.lost(lost))?;
+        fields.set_owned(at, changed)
     }
 
     /// The number of the field from 0; it must be below `count`.
@@ -405,6 +463,20 @@ impl<'a> Operation<'a> {
     }
 
     #[cold]
+    fn bad_path(&self, position: usize) -> BoxError {
+        self.failed(&format!("invalid JSON in position {position}"))
+    }
+
+    #[cold]
+    fn lost(&self, lost: Lost) -> BoxError {
+        match lost {
+            Lost::Missing => self.no_such_field(),
+            Lost::Path(position) => self.bad_path(position),
+            Lost::Reason(text) => self.failed(text),
+        }
+    }
+
+    #[cold]
     fn no_such_field(&self) -> BoxError {
         match self.name {
             Some(_) => {
@@ -438,15 +510,9 @@ fn no_such_number(field: i64) -> BoxError {
         .with("fieldno", Field::Int(field))
 }
 
-/// A name that is no field's; if it leads into one, say that this is not supported.
 #[cold]
-fn no_such_name(name: &[u8], format: &Format) -> BoxError {
-    let first = name.split(|b| *b == b'.' || *b == b'[').next().unwrap_or_default();
-    let is_path = first.len() < name.len() && (first.is_empty() || format.field_by_name(first).is_some());
+fn no_such_name(name: &[u8]) -> BoxError {
     let name = String::from_utf8_lossy(name);
-    if is_path {
-        return BoxError::client(error::UNSUPPORTED, "Embedded server does not support update by JSON path");
-    }
     BoxError::client(error::NO_SUCH_FIELD_NAME, format!("Field '{name}' was not found in the tuple"))
         .with("field", Field::Str(&name))
 }
@@ -560,9 +626,29 @@ impl<'a> Fields<'a> {
         match self.runs.get(index) {
             Some(Run::Scalar(scalar)) => scalar.clone(),
             Some(Run::Raw(_, Cow::Borrowed(raw))) => Scalar::read(raw),
-            // Owned runs hold nulls only.
-            _ => Scalar::Other,
+            Some(Run::Raw(_, Cow::Owned(raw))) => Scalar::read(raw).into_owned(),
+            None => Scalar::Other,
         }
+    }
+
+    /// The bytes of field `at`, unless an operation has computed it before.
+    fn raw(&mut self, at: usize) -> Option<Cow<'a, [u8]>> {
+        let index = self.isolate(at);
+        match self.runs.get(index)? {
+            Run::Raw(_, raw) => Some(raw.clone()),
+            Run::Scalar(_) => None,
+        }
+    }
+
+    fn set_owned(&mut self, at: usize, raw: Vec<u8>) -> Result<()> {
+        if raw.len() > self.limit {
+            return Err(too_large(raw.len(), self.limit));
+        }
+        let index = self.isolate(at);
+        if let Some(run) = self.runs.get_mut(index) {
+            *run = Run::Raw(1, raw.into());
+        }
+        Ok(())
     }
 
     fn set_scalar(&mut self, at: usize, scalar: Scalar<'a>) {
@@ -742,7 +828,32 @@ mod tests {
             message(USER, b"\x91\x93\xa1+\xa4name\x01").1,
             "Argument type in operation '+' on field 'name' does not match field type: expected a number"
         );
-        assert_eq!(message(USER, b"\x91\x93\xa1=\xa5age.x\x01").0, 5);
+    }
+
+    #[test]
+    fn paths_lead_inside_a_field() {
+        use super::super::{show, tests::mp};
+        let run = |ops: &str| {
+            let tuple = mp(r#"[1, "u", {"a": 1, "b": [1, 2, 3], "c": {"d": "text"}}]"#);
+            run(&tuple, &mp(ops), Mode::Update).map(|t| show::tuple(&t)).map_err(|e| (e.code, e.message))
+        };
+        let changed = |ops: &str, expected: &str| assert_eq!(run(ops).unwrap(), format!(r#"[1, "u", {expected}]"#), "{ops}");
+        changed(r#"[["=", "age.a", 5]]"#, r#"{"a": 5, "b": [1, 2, 3], "c": {"d": "text"}}"#);
+        changed(r#"[["+", "age.b[2]", 5]]"#, r#"{"a": 1, "b": [1, 7, 3], "c": {"d": "text"}}"#);
+        changed(r#"[["=", "[3].b[4]", 4]]"#, r#"{"a": 1, "b": [1, 2, 3, 4], "c": {"d": "text"}}"#);
+        changed(r#"[["!", "age.b[1]", 0]]"#, r#"{"a": 1, "b": [0, 1, 2, 3], "c": {"d": "text"}}"#);
+        changed(r#"[["#", "age.b[2]", 9]]"#, r#"{"a": 1, "b": [1], "c": {"d": "text"}}"#);
+        changed(r#"[["#", "age.b", 1], ["#", "age.c.d", 1]]"#, r#"{"a": 1, "c": {}}"#);
+        changed(r#"[["!", "age.z", null], [":", "age.c['d']", 1, 1, "T"]]"#, r#"{"z": null, "a": 1, "b": [1, 2, 3], "c": {"d": "Text"}}"#);
+        let refused = |ops: &str, code: u32, text: &str| assert_eq!(run(ops).unwrap_err(), (code, text.into()), "{ops}");
+        refused(r#"[["=", "age.x.y", 1]]"#, 201, "Field ''age.x.y'' was not found in the tuple");
+        refused(r#"[["=", "age.b[9]", 1]]"#, 201, "Field ''age.b[9]'' was not found in the tuple");
+        refused(r#"[["!", "age.a", 1]]"#, 29, "Field 'age.a' UPDATE error: the key exists already");
+        refused(r#"[["#", "age.a", 2]]"#, 29, "Field 'age.a' UPDATE error: can delete only 1 field from a map in a row");
+        refused(r#"[["=", "age.a.b", 1]]"#, 29, "Field 'age.a.b' UPDATE error: can not access by key a non-map field");
+        refused(r#"[["=", "age.a[1]", 1]]"#, 29, "Field 'age.a[1]' UPDATE error: can not access by index a non-array field");
+        refused(r#"[["=", "age.b[", 1]]"#, 29, "Field 'age.b[' UPDATE error: invalid JSON in position 6");
+        refused(r#"[["+", "age.c.d", 1]]"#, 26, "Argument type in operation '+' on field 'age.c.d' does not match field type: expected a number");
     }
 
     #[test]
