@@ -43,6 +43,7 @@ luaopen! {
     luaopen_cord_varbinary => "cord.varbinary",
     luaopen_cord_datetime => "cord.datetime",
     luaopen_cord_decimal => "cord.decimal",
+    luaopen_cord_ffi => "cord.ffi",
     luaopen_cord_fiber => "cord.fiber",
     luaopen_cord_uri => "cord.uri",
     luaopen_cord_error => "cord.error",

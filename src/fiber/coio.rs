@@ -3,7 +3,7 @@
 use super::cord::{Body, Cord};
 use super::fiber::{Wait, attention};
 use super::wait::WaitList;
-use crate::sys::poll::{Poller, Readiness};
+use crate::sys::poll::{Poller, READ, Readiness, WRITE};
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -202,6 +202,20 @@ impl<B: Body> Cord<B> {
             self.descriptors.waiting += 1;
         }
         Ok(())
+    }
+
+    /// A descriptor is about to be closed: whoever waits for it is signalled that it is ready, and it is forgotten.
+    ///
+    /// # Safety
+    /// The cord is live.
+    pub unsafe fn closing(cord: *mut Self, fd: RawFd) {
+        // SAFETY: `external` signals and so unlinks all that wait for any of the two.
+        unsafe {
+            if let Some(token) = (*cord).descriptors.by_fd.get(&fd).copied() {
+                (*cord).external(token, READ | WRITE);
+                (*cord).descriptors.forget(fd);
+            }
+        }
     }
 
     /// Handles one event: fibers are woken here; of a watch, its data is returned.

@@ -34,12 +34,20 @@ pub struct Runner<B: Body> {
     cord: *mut Cord<B>,
     stack: *mut Stack,
     quit: bool,
+    /// The one fiber that runs on this stack, whose size it chose; the runner ends with it.
+    only: FiberPtr<B>,
+    done: bool,
 }
 
 impl<B: Body> Runner<B> {
     fn new(cord: *mut Cord<B>, bytes: usize) -> Result<*mut Self, StackError> {
-        let runner = Box::into_raw(Box::new(Runner { cord, stack: std::ptr::null_mut(), quit: false }));
-        match Stack::new(bytes, run_loop::<B>, runner.cast(), Whose { label: label::<B>, cord: cord.cast() }) {
+        Self::with_entry(cord, bytes, run_loop::<B>)
+    }
+
+    fn with_entry(cord: *mut Cord<B>, bytes: usize, entry: stack::Entry) -> Result<*mut Self, StackError> {
+        let null = std::ptr::null_mut();
+        let runner = Box::into_raw(Box::new(Runner { cord, stack: null, quit: false, only: null.cast(), done: false }));
+        match Stack::new(bytes, entry, runner.cast(), Whose { label: label::<B>, cord: cord.cast() }) {
             Ok(stack) => {
                 // SAFETY: just made.
                 unsafe { (*runner).stack = Box::into_raw(stack) };
@@ -131,6 +139,25 @@ unsafe fn run_loop<B: Body>(argument: *mut c_void) {
                 end(cord, f);
             }
         }
+    }
+}
+
+/// What runs on the stack of a fiber that chose its size: that fiber alone.
+unsafe fn run_one<B: Body>(argument: *mut c_void) {
+    let me = argument.cast::<Runner<B>>();
+    // SAFETY: as for `run_loop`; the trampoline made the fiber current and retires the runner once this returns.
+    unsafe {
+        let (cord, f) = ((*me).cord, (*me).only);
+        if (*me).quit {
+            return;
+        }
+        (*f).attention &= !attention::STACK;
+        (*f).runner = std::ptr::null_mut();
+        if B::resume(cord, f) == Outcome::Ended {
+            end(cord, f);
+        }
+        (*me).done = true;
+        (*cord).returned = true;
     }
 }
 
@@ -244,11 +271,51 @@ impl<B: Body> Cord<B> {
                 (*(*runner).stack).resume();
                 if (*cord).returned {
                     (*cord).returned = false;
-                    (*cord).idle.push(runner);
+                    if (*runner).done {
+                        Self::retire_done(cord, runner);
+                    } else {
+                        (*cord).idle.push(runner);
+                    }
                 }
             }
             (*cord).current = (*cord).main;
             innermost.set(before);
+        }
+    }
+
+    /// Gives `f`, which has not started, a C stack of `bytes` of its own, on which nobody else will run. Its body must
+    /// run to its end there.
+    ///
+    /// # Errors
+    /// As for a stuck wait; nothing has changed.
+    ///
+    /// # Safety
+    /// `f` is live, queued nowhere, and was never resumed.
+    pub unsafe fn own_stack(cord: *mut Self, f: FiberPtr<B>, bytes: usize) -> Result<(), StackError> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if (*cord).stack_limit == 0 {
+                (*cord).stack_limit = stack::limit();
+            }
+            if (*cord).stacks >= (*cord).stack_limit {
+                return Err(StackError::Limit((*cord).stack_limit));
+            }
+            let runner = Runner::with_entry(cord, bytes, run_one::<B>)?;
+            (*cord).stacks += 1;
+            (*runner).only = f;
+            (*f).runner = runner;
+            (*f).attention |= attention::STACK;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    unsafe fn retire_done(cord: *mut Self, runner: *mut Runner<B>) {
+        // SAFETY: its entry has returned, and nobody else knows the runner.
+        unsafe {
+            (*cord).stacks -= 1;
+            Box::from_raw((*runner).stack).retire();
+            drop(Box::from_raw(runner));
         }
     }
 

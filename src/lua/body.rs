@@ -5,10 +5,12 @@
 //! after a light fiber's wait: whoever wakes it leaves the results on its stack, where they become the results of the C
 //! function that yielded.
 
+use super::calibrate::Words;
 use super::jit::{self, HOOK_ACTIVE, HOOK_GC, HOOK_VMEVENT, MARK, Mode};
 use super::state::State;
 use crate::fiber::cord::Wake;
 use crate::fiber::fiber::{Wait, attention, flag};
+use crate::fiber::trigger::TriggerList;
 use crate::fiber::{Body, Cord, Fiber, FiberPtr, Outcome, Refused};
 use crate::sys::luajit::LuaJit;
 use crate::sys::poll::Readiness;
@@ -45,10 +47,20 @@ pub struct Data {
     pub waiter: *mut lua_State,
     /// What a request-like wait belongs to (an index of the layer above).
     pub ticket: u64,
+    /// What the trigger modes run before each wait of a fiber made from Lua.
+    pub native_triggers: TriggerList,
     /// The code of a native fiber, until it starts.
     pub entry: Option<NativeEntry>,
     /// Its argument; of a fiber that serves a request, the request's number.
     pub argument: *mut c_void,
+    /// It is a native fiber.
+    pub native: bool,
+    /// What its code returned.
+    pub returned: c_int,
+    /// The record's Lua thread while it serves a native fiber, which may use it.
+    pub spare: *mut lua_State,
+    /// A pointer of C code's own.
+    pub context: *mut c_void,
 }
 
 impl Default for Data {
@@ -62,8 +74,13 @@ impl Default for Data {
             results: 0,
             waiter: std::ptr::null_mut(),
             ticket: 0,
+            native_triggers: TriggerList::default(),
             entry: None,
             argument: std::ptr::null_mut(),
+            native: false,
+            returned: 0,
+            spare: std::ptr::null_mut(),
+            context: std::ptr::null_mut(),
         }
     }
 }
@@ -85,8 +102,18 @@ pub struct LuaBody {
     pub luajit: &'static LuaJit,
     /// What was proven of this LuaJIT.
     pub proven: jit::Proven,
-    /// The trace-abort mode.
+    /// What calibration proved of it.
+    pub words: Words,
+    /// The trace-abort mode in force.
     pub mode: Mode,
+    /// The one asked for: it comes into force when calibration allows.
+    pub wanted_mode: Mode,
+    /// Nobody asked for a mode or used the FFI face yet: nothing runs at a switch, and FFI waits are refused.
+    pub mode_pending: bool,
+    /// What the callback mode tests and calls.
+    pub switch_callback: Option<super::trace::Handler>,
+    /// Stands in for the recorder's word.
+    pub own_word: *mut u32,
     /// The recorder's state word, or a word of our own where there is none to clear.
     pub abort_word: *mut u32,
     /// What `abort_word` is anded with: all ones when nothing is to be cleared.
@@ -108,12 +135,18 @@ pub struct LuaBody {
 impl LuaBody {
     /// A body whose `state` is still to be set.
     pub fn new(luajit: &'static LuaJit, proven: jit::Proven) -> Self {
+        let own_word = Box::into_raw(Box::new(0));
         LuaBody {
             state: std::ptr::null_mut(),
             luajit,
             proven,
-            mode: Mode::Extern,
-            abort_word: Box::into_raw(Box::new(0)),
+            words: Words::NONE,
+            mode: Mode::Off,
+            wanted_mode: Mode::Inline,
+            mode_pending: true,
+            switch_callback: None,
+            own_word,
+            abort_word: own_word,
             abort_mask: u32::MAX,
             abort_calls: 0,
             protected: 0,
@@ -259,6 +292,7 @@ impl Body for LuaBody {
     unsafe fn ended(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> bool {
         // SAFETY: the fiber's function has just ended.
         unsafe {
+            super::trace::before_call((*cord).body.state, (*(*cord).body.state).scratch);
             let special = flag::JOINABLE | flag::STORAGE | flag::STOPPING | flag::SERVED;
             if (*f).data.status == 0 && !(*f).is(special) && (*f).on_stop.is_empty() && !(*f).data.l.is_null() {
                 lua_settop((*f).data.l, 0);
@@ -273,6 +307,9 @@ impl Body for LuaBody {
         // here allocates.
         unsafe {
             let state = (*cord).body.state;
+            if (*f).data.native || !(*f).data.context.is_null() {
+                recycle_native(cord, f);
+            }
             if (*f).is(flag::HANDLE) {
                 (*state).set_anchor(f, Anchor::Handle, false);
             }
@@ -287,7 +324,7 @@ impl Body for LuaBody {
             if !(*f).on_yield.is_empty() {
                 (*state).drop_triggers(f);
             }
-            (*f).data.entry = None;
+            while (&mut (*f).data.native_triggers).pop(&mut (*cord).triggers).is_some() {}
         }
     }
 
@@ -396,10 +433,28 @@ unsafe fn run_native(f: LuaFiber) -> Outcome {
     // SAFETY: a native fiber's entry and argument were given by whoever made it, who guarantees them.
     unsafe {
         if let Some(entry) = (*f).data.entry.take() {
-            (*f).data.results = 0;
-            (*f).data.status = entry((*f).data.argument);
+            (*f).data.returned = entry((*f).data.argument);
         }
         Outcome::Ended
+    }
+}
+
+/// Gives the record's Lua thread back to it, emptied, and forgets what C code left there.
+#[cold]
+unsafe fn recycle_native(cord: *mut LuaCord, f: LuaFiber) {
+    // SAFETY: the fiber is finished: its thread runs nothing.
+    unsafe {
+        let data = &mut (*f).data;
+        data.context = std::ptr::null_mut();
+        data.native = false;
+        data.entry = None;
+        data.returned = 0;
+        let spare = std::mem::replace(&mut data.spare, std::ptr::null_mut());
+        if !spare.is_null() {
+            lua_settop(spare, 0);
+            (*cord).body.mark(spare, MARK);
+            data.l = spare;
+        }
     }
 }
 
@@ -584,7 +639,11 @@ unsafe fn is_interrupt(l: *mut lua_State) -> bool {
 unsafe fn run_on_stop(sl: *mut lua_State, state: *mut State, f: LuaFiber) {
     // SAFETY: as for `end_job`.
     unsafe {
+        if (*f).data.l.is_null() {
+            (*f).data.l = std::mem::replace(&mut (*f).data.spare, std::ptr::null_mut());
+        }
         if (*f).data.l.is_null() || (*f).data.status != 0 {
+            (*state).reserve_anchors(sl, f);
             let l = lua_newthread(sl);
             (*state).keep_anchor(sl, f, Anchor::Thread);
             (*f).data.l = l;

@@ -376,6 +376,7 @@ local function fail_native(err)
 end
 
 fiber.create, fiber.new = raw.keep(meta, report, run_on_stop, fail_native)
+load('cord.trace').install(fiber, fail)
 
 -- ---------------------------------------------------------------- options
 

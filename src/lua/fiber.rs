@@ -3,8 +3,10 @@
 //! the same way, whether its results come from here or from whoever woke the fiber.
 
 use super::body::{Anchor, Data, LuaCord, LuaFiber, anchor, code, code_of, push_wake};
-use super::jit::{MARK, Mode};
+use super::jit::MARK;
 use super::state::{self, Keep, State};
+pub use super::trace::before_wait;
+use super::trace::{attach, before_call};
 use crate::fiber::clock;
 use crate::fiber::cord::Cord;
 use crate::fiber::fiber::{Wait, attention, flag};
@@ -131,36 +133,6 @@ unsafe fn way_keep(cord: *mut LuaCord) -> Result<Way, String> {
     }
 }
 
-/// What runs at every switch: the trace-abort handler, the on_yield triggers.
-///
-/// # Safety
-/// `l` runs one of our functions, `s` is its state. May raise: nothing with a destructor is alive in the caller.
-#[inline(always)]
-pub unsafe fn before_wait(s: *mut State, l: *mut lua_State) {
-    // SAFETY: the abort word is the recorder's proven one or a word of our own.
-    unsafe {
-        let body = &raw mut (*s).cord.body;
-        *(*body).abort_word &= (*body).abort_mask;
-        if (*body).mode as u8 > Mode::Inline as u8 {
-            super::fiber::before_wait_slow(s, l);
-        }
-    }
-}
-
-/// The modes that call something.
-#[inline(never)]
-pub(crate) unsafe fn before_wait_slow(s: *mut State, l: *mut lua_State) {
-    // SAFETY: `luaJIT_setmode` may raise inside a finalizer, where no wait is possible anyway; nothing here needs a
-    // destructor.
-    unsafe {
-        let body = &raw mut (*s).cord.body;
-        (*body).abort_calls += 1;
-        if (*body).mode as u8 <= Mode::Extern as u8 {
-            (*body).luajit.abort_recording(l);
-        }
-    }
-}
-
 /// Ends a C function in a wait; the fiber is queued or will be woken by somebody. `kept` values on the top of the
 /// stack become the results of a light fiber's wait (they are handed back to it), and of any other's too.
 ///
@@ -213,12 +185,13 @@ pub unsafe fn waiter_of(f: LuaFiber) -> *mut lua_State {
 /// # Safety
 /// `f` is live and `l` has three free slots.
 pub unsafe fn push_handle(l: *mut lua_State, s: *mut State, f: LuaFiber) {
-    // SAFETY: the caller's contract; the record's anchors exist since it was made.
+    // SAFETY: the caller's contract. A native fiber's record may still be without anchors.
     unsafe {
         if (*f).is(flag::HANDLE) {
             (*s).push_anchor(l, f, Anchor::Handle);
             return;
         }
+        (*s).reserve_anchors(l, f);
         let handle: *mut Handle = lua_newuserdata(l, size_of::<Handle>()).cast();
         handle.write(Handle { kind: &raw const HANDLE, id: (*f).id, record: f });
         (*s).push_kept(l, Keep::FiberMeta);
@@ -344,6 +317,7 @@ pub(crate) unsafe fn spawn(s: *mut State, l: *mut lua_State, moved: c_int) -> Lu
         (*f).data.nargs = moved - 1;
         (*f).data.status = 0;
         (*s).cord.take_record(f);
+        attach(s, f);
         f
     }
 }
@@ -378,7 +352,7 @@ unsafe extern "C-unwind" fn l_create(l: *mut lua_State) -> c_int {
                 return raise_top(l, s);
             }
         };
-        before_wait(s, l);
+        before_call(s, l);
         let child = spawn_with_handle(s, l);
         (*s).cord.enqueue_create(child);
         wait(s, l, way, 1)

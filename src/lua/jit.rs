@@ -21,6 +21,9 @@ pub const HOOK_VMEVENT: u8 = 0x20;
 /// As above.
 pub const HOOK_GC: u8 = 0x40;
 
+/// Bit of the recorder's state: a recording is live (lj_jit.h, LJ_TRACE_ACTIVE).
+pub const RECORDING: u32 = 0x10;
+
 /// Written into a waiting fiber's `cframe` word, so that LuaJIT itself refuses a foreign `coroutine.resume`.
 pub const MARK: usize = 0x40;
 /// Bit of `cframe` that says the thread was resumed and may yield.

@@ -3,6 +3,8 @@
 pub mod body;
 pub mod channel;
 pub mod cond;
+pub mod calibrate;
+pub mod capi;
 pub mod datetime;
 pub mod decimal;
 pub mod error;
@@ -10,6 +12,7 @@ pub mod fiber;
 pub mod jit;
 pub mod msgpack;
 pub mod state;
+pub mod trace;
 pub mod uuid;
 
 use mlua::ffi::lua_State;
@@ -36,6 +39,8 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.msgpack", native: Some(msgpack::native), source: include_str!("msgpack.lua") },
     Module { name: "cord.channel", native: Some(channel::native), source: include_str!("channel.lua") },
     Module { name: "cord.cond", native: Some(cond::native), source: include_str!("cond.lua") },
+    Module { name: "cord.trace", native: Some(trace::native), source: include_str!("trace.lua") },
+    Module { name: "cord.ffi", native: Some(capi::native), source: include_str!("ffi.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
     Module {
         name: "cord.server",

@@ -221,6 +221,7 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
             crate::server::hub::Hub::close(state);
             (*state).cord.descriptors = Default::default();
             (*state).cord.body.listeners.clear();
+            super::capi::closed(state);
         }
     }
     0
@@ -404,6 +405,7 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
         lua_setfield(l, -2, c"__gc".as_ptr());
         lua_setmetatable(l, -2);
         lua_setfield(l, LUA_REGISTRYINDEX, STATE_KEY);
+        super::capi::opened(state);
     }
 }
 

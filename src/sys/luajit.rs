@@ -63,6 +63,15 @@ impl LuaJit {
         unsafe { (self.setmode)(l, 0, -1) };
     }
 
+    /// Switches the JIT compiler on or off, as `jit.on()` and `jit.off()` do. Aborts a live recording.
+    ///
+    /// # Safety
+    /// As for [`abort_recording`](Self::abort_recording).
+    pub unsafe fn set_engine(&self, l: *mut lua_State, on: bool) {
+        // SAFETY: forwarded to the caller. Mode 0 is the engine's, 0x100 is LUAJIT_MODE_ON (luajit.h).
+        unsafe { (self.setmode)(l, 0, if on { 0x100 } else { 0 }) };
+    }
+
     /// Whether `lua_yield` from the running C function of `l` would be legal.
     ///
     /// # Safety
