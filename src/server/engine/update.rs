@@ -837,23 +837,44 @@ mod tests {
             let tuple = mp(r#"[1, "u", {"a": 1, "b": [1, 2, 3], "c": {"d": "text"}}]"#);
             run(&tuple, &mp(ops), Mode::Update).map(|t| show::tuple(&t)).map_err(|e| (e.code, e.message))
         };
-        let changed = |ops: &str, expected: &str| assert_eq!(run(ops).unwrap(), format!(r#"[1, "u", {expected}]"#), "{ops}");
-        changed(r#"[["=", "age.a", 5]]"#, r#"{"a": 5, "b": [1, 2, 3], "c": {"d": "text"}}"#);
-        changed(r#"[["+", "age.b[2]", 5]]"#, r#"{"a": 1, "b": [1, 7, 3], "c": {"d": "text"}}"#);
-        changed(r#"[["=", "[3].b[4]", 4]]"#, r#"{"a": 1, "b": [1, 2, 3, 4], "c": {"d": "text"}}"#);
-        changed(r#"[["!", "age.b[1]", 0]]"#, r#"{"a": 1, "b": [0, 1, 2, 3], "c": {"d": "text"}}"#);
-        changed(r#"[["#", "age.b[2]", 9]]"#, r#"{"a": 1, "b": [1], "c": {"d": "text"}}"#);
-        changed(r#"[["#", "age.b", 1], ["#", "age.c.d", 1]]"#, r#"{"a": 1, "c": {}}"#);
-        changed(r#"[["!", "age.z", null], [":", "age.c['d']", 1, 1, "T"]]"#, r#"{"z": null, "a": 1, "b": [1, 2, 3], "c": {"d": "Text"}}"#);
-        let refused = |ops: &str, code: u32, text: &str| assert_eq!(run(ops).unwrap_err(), (code, text.into()), "{ops}");
-        refused(r#"[["=", "age.x.y", 1]]"#, 201, "Field ''age.x.y'' was not found in the tuple");
-        refused(r#"[["=", "age.b[9]", 1]]"#, 201, "Field ''age.b[9]'' was not found in the tuple");
-        refused(r#"[["!", "age.a", 1]]"#, 29, "Field 'age.a' UPDATE error: the key exists already");
-        refused(r#"[["#", "age.a", 2]]"#, 29, "Field 'age.a' UPDATE error: can delete only 1 field from a map in a row");
-        refused(r#"[["=", "age.a.b", 1]]"#, 29, "Field 'age.a.b' UPDATE error: can not access by key a non-map field");
-        refused(r#"[["=", "age.a[1]", 1]]"#, 29, "Field 'age.a[1]' UPDATE error: can not access by index a non-array field");
-        refused(r#"[["=", "age.b[", 1]]"#, 29, "Field 'age.b[' UPDATE error: invalid JSON in position 6");
-        refused(r#"[["+", "age.c.d", 1]]"#, 26, "Argument type in operation '+' on field 'age.c.d' does not match field type: expected a number");
+        let changed =
+            |ops: &str, expected: &str| assert_eq!(run(ops).unwrap(), format!(r#"[1, "u", {expected}]"#), "{ops}");
+        changed(r##"[["=", "age.a", 5]]"##, r#"{"a": 5, "b": [1, 2, 3], "c": {"d": "text"}}"#);
+        changed(r##"[["+", "age.b[2]", 5]]"##, r#"{"a": 1, "b": [1, 7, 3], "c": {"d": "text"}}"#);
+        changed(r##"[["=", "[3].b[4]", 4]]"##, r#"{"a": 1, "b": [1, 2, 3, 4], "c": {"d": "text"}}"#);
+        changed(r##"[["!", "age.b[1]", 0]]"##, r#"{"a": 1, "b": [0, 1, 2, 3], "c": {"d": "text"}}"#);
+        changed(r##"[["#", "age.b[2]", 9]]"##, r#"{"a": 1, "b": [1], "c": {"d": "text"}}"#);
+        changed(r##"[["#", "age.b", 1], ["#", "age.c.d", 1]]"##, r#"{"a": 1, "c": {}}"#);
+        changed(
+            r##"[["!", "age.z", null], [":", "age.c['d']", 1, 1, "T"]]"##,
+            r#"{"z": null, "a": 1, "b": [1, 2, 3], "c": {"d": "Text"}}"#,
+        );
+        let refused =
+            |ops: &str, code: u32, text: &str| assert_eq!(run(ops).unwrap_err(), (code, text.into()), "{ops}");
+        refused(r##"[["=", "age.x.y", 1]]"##, 201, "Field ''age.x.y'' was not found in the tuple");
+        refused(r##"[["=", "age.b[9]", 1]]"##, 201, "Field ''age.b[9]'' was not found in the tuple");
+        refused(r##"[["!", "age.a", 1]]"##, 29, "Field 'age.a' UPDATE error: the key exists already");
+        refused(
+            r##"[["#", "age.a", 2]]"##,
+            29,
+            "Field 'age.a' UPDATE error: can delete only 1 field from a map in a row",
+        );
+        refused(
+            r##"[["=", "age.a.b", 1]]"##,
+            29,
+            "Field 'age.a.b' UPDATE error: can not access by key a non-map field",
+        );
+        refused(
+            r##"[["=", "age.a[1]", 1]]"##,
+            29,
+            "Field 'age.a[1]' UPDATE error: can not access by index a non-array field",
+        );
+        refused(r##"[["=", "age.b[", 1]]"##, 29, "Field 'age.b[' UPDATE error: invalid JSON in position 6");
+        refused(
+            r##"[["+", "age.c.d", 1]]"##,
+            26,
+            "Argument type in operation '+' on field 'age.c.d' does not match field type: expected a number",
+        );
     }
 
     #[test]
