@@ -10,11 +10,11 @@
 //! A [`Codec`] holds the options; [`default_codec`] is the one that `msgpack.cfg{}` changes, and its address stays valid
 //! as long as the Lua state: fetch it once and keep it.
 //!
-//! * [`encode`] appends a value to a buffer and **never runs Lua code**: no metamethod, no collection, hence no
+//! * [`encode()`] appends a value to a buffer and **never runs Lua code**: no metamethod, no collection, hence no
 //!   finalizer, so the buffer is the caller's alone all the while. A value that needs Lua (a `__serialize` function, a
 //!   decimal, a user's cdata) is refused with [`EncodeError::NeedsLua`]; then call [`encode_to_string`], which runs
 //!   what it must and leaves a Lua string, and append that string's bytes. The buffer is cut back on any error.
-//! * [`decode`] pushes one value. It creates objects, so a collection may run finalizers, and extension types call Lua
+//! * [`decode()`] pushes one value. It creates objects, so a collection may run finalizers, and extension types call Lua
 //!   (under a pcall): the bytes must not move meanwhile. Nothing here yields.
 //! * Failures are values; [`push_encode_error`] and [`push_decode_error`] turn them into the error object to raise.
 //!
