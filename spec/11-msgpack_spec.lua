@@ -575,6 +575,75 @@ describe('cord.msgpack', function()
         end)
     end)
 
+    describe('reading tables where LuaJIT keeps them', function()
+        after_each(function() msgpack.ext.layout(true) end)
+
+        it('works on the LuaJITs we know', function()
+            if ffi.abi('64bit') and ffi.abi('le') and ffi.abi('gc64') then
+                assert.is_true(msgpack.ext.layout())
+            else
+                pending('only where references have 64 bits')
+            end
+        end)
+
+        it('agrees with the C API on every vector', function()
+            msgpack.ext.layout(false)
+            assert.is_false(msgpack.ext.layout())
+            for _, vector in ipairs(VECTORS) do
+                assert.equal(vector[2], hex(msgpack.encode(value_of(vector[1]))), vector[1])
+                local source = vector[1] == 'nil' and 'msgpack.NULL' or vector[1]
+                assert.equal('91' .. vector[2], hex(msgpack.encode({ value_of(source) })), vector[1])
+            end
+        end)
+
+        it('agrees with the C API on random values', function()
+            local seed = os.time()
+            math.randomseed(seed)
+            local random = math.random
+            local value
+            local leaves = {
+                function() return random(-200, 200) end,
+                function() return random() * 2 ^ random(0, 70) - 2 ^ random(0, 66) end,
+                function() return math.floor(random() * 2 ^ random(0, 66)) end,
+                function() return ('x'):rep(random(0, 300)) end,
+                function() return random() < 0.5 end,
+                function() return msgpack.NULL end,
+                function() return ffi.new('int64_t', random(-2 ^ 31, 2 ^ 31)) end,
+                function() return ffi.new('uint64_t', random(0, 2 ^ 31)) * 2 ^ 32 end,
+                function() return ffi.new('double', random()) end,
+            }
+            local function container(depth)
+                local t = {}
+                local kind = random(5)
+                for i = 1, random(0, 20) do
+                    local key = kind == 1 and i or kind == 2 and 'k' .. i or kind == 3 and random(-3, 40)
+                        or kind == 4 and i * random(1, 2) or (random() < 0.5 and i or 'k' .. i)
+                    t[key] = value(depth + 1)
+                    if random() < 0.1 then t[key] = nil end
+                end
+                local hint = random(8)
+                if hint == 1 then setmetatable(t, msgpack.map_mt) end
+                if hint == 2 then setmetatable(t, msgpack.array_mt) end
+                if hint == 3 then setmetatable(t, { __index = t }) end
+                return t
+            end
+            function value(depth)
+                if depth < 5 and random() < 0.4 then return container(depth) end
+                return leaves[random(#leaves)]()
+            end
+            for _ = 1, 150 do
+                local v = container(1)
+                msgpack.ext.layout(true)
+                local fast = hex(msgpack.encode(v))
+                local decoded_fast = msgpack.decode(unhex(fast))
+                msgpack.ext.layout(false)
+                assert.equal(fast, hex(msgpack.encode(v)), 'seed ' .. seed)
+                local slow_again = hex(msgpack.encode((msgpack.decode(unhex(fast)))))
+                assert.equal(#slow_again, #msgpack.encode(decoded_fast) * 2, 'seed ' .. seed)
+            end
+        end)
+    end)
+
     it('survives collections while it decodes', function()
         local value = {}
         for i = 1, 200 do

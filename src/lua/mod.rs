@@ -1,10 +1,10 @@
 //! The binding: what a script sees, and the one place that turns Lua values into calls of the layers below.
 
 pub mod body;
-pub mod channel;
-pub mod cond;
 pub mod calibrate;
 pub mod capi;
+pub mod channel;
+pub mod cond;
 pub mod datetime;
 pub mod decimal;
 pub mod error;

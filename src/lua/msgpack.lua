@@ -218,7 +218,15 @@ local function ids_are_readable()
     return true
 end
 
+local sample_empty = {}
+local sample_map = setmetatable({ key = 2.5 }, sample_empty)
+
 native.setup({
+    -- What the native half looks at to learn where LuaJIT keeps the parts of a table: see direct.rs.
+    sample = { 1.5, 'cord: twenty-one char', true, false, sample_map, ffi.new('int64_t', -7) },
+    sample_map = sample_map,
+    sample_empty = sample_empty,
+    int64_id = ids.int64_t,
     null = NULL,
     array_mt = array_mt,
     map_mt = map_mt,
@@ -671,6 +679,10 @@ end
 local default_codec = native.codec(true)
 local msgpack = functions(default_codec)
 msgpack.ext = ext
+
+-- layout([enable]): whether tables are read where LuaJIT keeps them; false turns that off, for the specs and for bug
+-- reports, and true on again where it was proved possible. See direct.rs.
+ext.layout = native.layout
 
 -- For the library's own code: an object of bytes that are known to be one value.
 function ext.object(data)

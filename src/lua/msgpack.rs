@@ -27,6 +27,7 @@ use mlua::ffi::*;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 mod decode;
+mod direct;
 mod encode;
 
 pub use decode::{DecodeError, decode, push_decode_error};
@@ -88,6 +89,10 @@ pub(crate) struct Shared {
     kinds: [CData; CTYPE_IDS],
     /// Whether the id in the header of a cdata was proved to be where we read it.
     reads_ids: bool,
+    /// Where LuaJIT keeps what, when that was proved.
+    proved: Option<direct::Layout>,
+    /// The same, unless it was turned off.
+    layout: Option<direct::Layout>,
     /// Whether any metatable was registered by an extension.
     custom_metatables: bool,
     /// Addresses of the two metatables that decoding sets.
@@ -103,6 +108,8 @@ pub(crate) struct Shared {
     convert_ref: c_int,
     extend_ref: c_int,
     by_metatable_ref: c_int,
+    /// Strings that were keys of maps lately; its own allocation, since it is large.
+    keys: *mut decode::Keys,
     /// A buffer nobody uses at the moment, or null.
     scratch: *mut Vec<u8>,
 }
@@ -176,6 +183,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"decode_at", l_decode_at),
     (c"skip", l_skip),
     (c"header_at", l_header_at),
+    (c"layout", l_layout),
 ];
 
 /// Pushes the native half of `cord.msgpack`.
@@ -230,6 +238,8 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
         let mut shared = Shared {
             kinds: [CData::Other; CTYPE_IDS],
             reads_ids: false,
+            proved: None,
+            layout: None,
             custom_metatables: false,
             array_mt: pointer(c"array_mt"),
             map_mt: pointer(c"map_mt"),
@@ -242,10 +252,25 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
             convert_ref: reference(l, 1, c"convert"),
             extend_ref: reference(l, 1, c"extend"),
             by_metatable_ref: reference(l, 1, c"by_metatable"),
+            keys: std::ptr::null_mut(),
             scratch: std::ptr::null_mut(),
         };
+        // In a userdata of its own that the registry holds, so no destructor is needed.
+        shared.keys = lua_newuserdata(l, size_of::<decode::Keys>()).cast();
+        luaL_ref(l, LUA_REGISTRYINDEX);
+        lua_createtable(l, 256, 0);
+        shared.keys.write(decode::Keys::new(l));
         lua_getfield_(l, 1, c"reads_ids".as_ptr());
         shared.reads_ids = lua_toboolean(l, -1) != 0;
+        if shared.reads_ids {
+            lua_settop(l, 1);
+            for name in [c"sample", c"sample_map", c"sample_empty", c"int64_id"] {
+                lua_getfield_(l, 1, name.as_ptr());
+            }
+            shared.proved = direct::Layout::prove(l, 2, lua_tointeger_(l, 5) as u16);
+            shared.layout = shared.proved;
+            lua_settop(l, 1);
+        }
         lua_getfield_(l, 1, c"ids".as_ptr());
         for (name, kind) in CDATA_NAMES {
             lua_getfield_(l, -1, name.as_ptr());
@@ -259,6 +284,20 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
         lua_setfield(l, LUA_REGISTRYINDEX, SHARED_KEY);
     }
     0
+}
+
+/// `layout([enable])`: whether tables are read where LuaJIT keeps them; true and false turn that on, where it was proved
+/// possible, and off.
+unsafe extern "C-unwind" fn l_layout(l: *mut lua_State) -> c_int {
+    // SAFETY: see `shared`.
+    unsafe {
+        let shared = shared(l);
+        if lua_type(l, 1) == LUA_TBOOLEAN {
+            (*shared).layout = if lua_toboolean(l, 1) != 0 { (*shared).proved } else { None };
+        }
+        lua_pushboolean(l, (*shared).layout.is_some().into());
+    }
+    1
 }
 
 unsafe fn shared(l: *mut lua_State) -> *mut Shared {

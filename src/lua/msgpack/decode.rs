@@ -1,10 +1,11 @@
 //! Bytes to Lua value. Source of the rules: `src/lua/msgpack.c` (`luamp_decode`), `src/box/msgpack.c`, 3.9-dev.
 
+use super::direct::{self, NewArray};
 use super::{Codec, Shared, make_error};
 use crate::iproto::mp::{MpError, Reader};
 use crate::lua::state::push_str;
 use mlua::ffi::*;
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int, c_void};
 
 /// Why bytes are not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +81,9 @@ pub unsafe fn decode(l: *mut lua_State, bytes: &[u8], at: usize, codec: *const C
     unsafe {
         let codec = &*codec;
         let top = lua_gettop(l);
-        let mut decoder = Decoder { l, bytes, at: at.min(bytes.len()), codec, shared: &*codec.shared };
+        let shared = codec.shared;
+        let mut decoder =
+            Decoder { l, bytes, at: at.min(bytes.len()), codec, shared: &*shared, keys: &raw mut *(*shared).keys };
         match decoder.value(0) {
             Ok(()) => Ok(decoder.at),
             Err(failure) => {
@@ -119,6 +122,58 @@ struct Decoder<'a> {
     at: usize,
     codec: &'a Codec,
     shared: &'a Shared,
+    keys: *mut Keys,
+}
+
+/// Strings that were keys of maps lately. Looking one up by its bytes is cheaper than Lua's interning.
+pub(super) struct Keys {
+    /// Registry reference of the table that holds the strings, slot `i` under key `i + 1`.
+    table_ref: c_int,
+    /// Their bytes, which live as long as the table holds them.
+    slots: [(*const c_char, u32); KEY_SLOTS],
+}
+
+const KEY_SLOTS: usize = 256;
+
+impl Keys {
+    /// With an empty table on the top, which is popped.
+    ///
+    /// # Safety
+    /// A live state.
+    pub(super) unsafe fn new(l: *mut lua_State) -> Keys {
+        // SAFETY: the caller's contract.
+        let table_ref = unsafe { luaL_ref(l, LUA_REGISTRYINDEX) };
+        Keys { table_ref, slots: [(std::ptr::null(), 0); KEY_SLOTS] }
+    }
+
+    /// Pushes the string of these bytes, of which there are 1 to 31.
+    ///
+    /// # Safety
+    /// The table of strings is under the top value, two slots are free; memory errors are raised. A collection may run finalizers, and these may come back here:
+    /// nothing is kept across that but whole slots.
+    #[inline]
+    unsafe fn push(&mut self, l: *mut lua_State, text: &[u8]) {
+        let (first, last) = (text.first().copied().unwrap_or(0), text.last().copied().unwrap_or(0));
+        let middle = text.get(text.len() / 2).copied().unwrap_or(0);
+        let hash = usize::from(first) * 7 + usize::from(last) * 31 + usize::from(middle) * 13 + text.len() * 97;
+        let at = hash % KEY_SLOTS;
+        // SAFETY: a slot's bytes belong to a string that the table holds under the same number.
+        unsafe {
+            let (bytes, len) = self.slots.get(at).copied().unwrap_or((std::ptr::null(), 0));
+            if len as usize == text.len() && std::slice::from_raw_parts(bytes.cast::<u8>(), text.len()) == text {
+                lua_rawgeti_(l, -2, at as c_int + 1);
+                return;
+            }
+            lua_pushlstring_(l, text.as_ptr().cast(), text.len());
+            let mut len = 0;
+            let bytes = lua_tolstring(l, -1, &mut len);
+            lua_pushvalue(l, -1);
+            lua_rawseti_(l, -4, at as c_int + 1);
+            if let Some(slot) = self.slots.get_mut(at) {
+                *slot = (bytes, len as u32);
+            }
+        }
+    }
 }
 
 impl Decoder<'_> {
@@ -297,40 +352,118 @@ impl Decoder<'_> {
         unsafe {
             self.enter(count, 1, level)?;
             lua_createtable(self.l, count as c_int, 0);
+            self.hint(self.shared.array_mt, self.shared.array_mt_ref);
+            let direct = self.shared.layout.and_then(|_| NewArray::new(lua_topointer(self.l, -1), count));
+            let Some(direct) = direct else {
+                for i in 1..=count {
+                    self.value(level + 1)?;
+                    lua_rawseti_(self.l, -2, i as c_int);
+                }
+                return Ok(());
+            };
             for i in 1..=count {
-                self.value(level + 1)?;
-                lua_rawseti_(self.l, -2, i as c_int);
+                if !self.store(&direct, i)? {
+                    self.value(level + 1)?;
+                    lua_rawseti_(self.l, -2, i as c_int);
+                }
             }
-            self.hint(self.shared.array_mt_ref);
         }
         Ok(())
+    }
+
+    /// Stores the next value into an array without a detour over the stack, when it is a number or a boolean.
+    #[inline(always)]
+    unsafe fn store(&mut self, array: &NewArray, i: usize) -> Result<bool> {
+        let Some(&byte) = self.bytes.get(self.at) else { return Err(DecodeError::Truncated(self.at)) };
+        // SAFETY: the caller made the array for `i` elements at least.
+        unsafe {
+            match byte {
+                0x00..=0x7f => array.set_number(i, byte.into()),
+                0xe0..=0xff => array.set_number(i, (byte as i8).into()),
+                0xc2 | 0xc3 => array.set_bool(i, byte == 0xc3),
+                0xcb => {
+                    let [_, bits @ ..] = self.fixed::<9>()?;
+                    let number = f64::from_be_bytes(bits);
+                    if !number.is_finite() && !self.codec.decode_invalid_numbers {
+                        return Err(DecodeError::InvalidNumber);
+                    }
+                    array.set_number(i, number);
+                    return Ok(true);
+                }
+                0xcc => {
+                    let [_, number] = self.fixed()?;
+                    array.set_number(i, number.into());
+                    return Ok(true);
+                }
+                0xcd => {
+                    let [_, bits @ ..] = self.fixed::<3>()?;
+                    array.set_number(i, u16::from_be_bytes(bits).into());
+                    return Ok(true);
+                }
+                0xce => {
+                    let [_, bits @ ..] = self.fixed::<5>()?;
+                    array.set_number(i, u32::from_be_bytes(bits).into());
+                    return Ok(true);
+                }
+                _ => return Ok(false),
+            }
+        }
+        self.at += 1;
+        Ok(true)
     }
 
     unsafe fn map(&mut self, count: usize, level: u32) -> Result<()> {
         // SAFETY: as `array`; the keys that Lua's tables refuse are refused first.
         unsafe {
             self.enter(count, 2, level)?;
+            // The table of known keys stays under the map while it is filled.
+            lua_rawgeti_(self.l, LUA_REGISTRYINDEX, (*self.keys).table_ref);
             lua_createtable(self.l, 0, count as c_int);
+            self.hint(self.shared.map_mt, self.shared.map_mt_ref);
             for _ in 0..count {
-                let float_key = matches!(self.bytes.get(self.at), Some(0xca | 0xcb));
-                self.value(level + 1)?;
-                if float_key && lua_tonumber(self.l, -1).is_nan() {
-                    return Err(DecodeError::NanKey);
-                }
+                self.key(level)?;
                 self.value(level + 1)?;
                 lua_rawset(self.l, -3);
             }
-            self.hint(self.shared.map_mt_ref);
+            lua_remove(self.l, -2);
         }
         Ok(())
     }
 
-    /// Marks the table on the top as array or map.
-    #[inline]
-    unsafe fn hint(&mut self, metatable_ref: c_int) {
-        if self.codec.decode_save_metatables {
-            // SAFETY: the metatable is in the registry since setup.
-            unsafe {
+    /// A map's key. Short strings are looked for among those seen lately, which saves Lua's own search for them.
+    #[inline(always)]
+    unsafe fn key(&mut self, level: u32) -> Result<()> {
+        // SAFETY: each path pushes one value.
+        unsafe {
+            match self.bytes.get(self.at) {
+                Some(&byte @ 0xa1..=0xbf) => {
+                    self.at += 1;
+                    let len = usize::from(byte & 0x1f);
+                    let (l, keys) = (self.l, self.keys);
+                    let text = self.take(len)?;
+                    (*keys).push(l, text);
+                    Ok(())
+                }
+                Some(0xca | 0xcb) => {
+                    self.value(level + 1)?;
+                    if lua_tonumber(self.l, -1).is_nan() { Err(DecodeError::NanKey) } else { Ok(()) }
+                }
+                _ => self.value(level + 1),
+            }
+        }
+    }
+
+    /// Marks the new table on the top as array or map.
+    #[inline(always)]
+    unsafe fn hint(&mut self, metatable: *const c_void, metatable_ref: c_int) {
+        if !self.codec.decode_save_metatables {
+            return;
+        }
+        // SAFETY: the table was just made, and the metatable is in the registry since setup.
+        unsafe {
+            if self.shared.layout.is_some() {
+                direct::set_metatable(lua_topointer(self.l, -1), metatable);
+            } else {
                 lua_rawgeti_(self.l, LUA_REGISTRYINDEX, metatable_ref);
                 lua_setmetatable(self.l, -2);
             }

@@ -1,6 +1,6 @@
 //! Lua value to bytes. Source of the rules: `src/lua/serializer.c` (`luaL_tofield`), `src/lua/msgpack.c`, 3.9-dev.
 
-use super::{CData, CTYPE_IDS, Codec, HARD_DEPTH, Shared, ctype_id, make_error};
+use super::{CData, CTYPE_IDS, Codec, HARD_DEPTH, Shared, ctype_id, direct, make_error};
 use crate::iproto::mp;
 use crate::lua::state::push_str;
 use crate::sys::luajit::LUA_TCDATA;
@@ -385,6 +385,12 @@ impl<const LUA: bool> Encoder<'_, LUA> {
     unsafe fn table(&mut self, idx: c_int, level: u32) -> Result<()> {
         // SAFETY: room is made first, and each path below restores the top or fails (the caller restores it then).
         unsafe {
+            if let Some(layout) = self.shared.layout {
+                let address = lua_topointer(self.l, idx);
+                if direct::table(address, level, self.out, self.codec, self.shared, layout).is_ok() {
+                    return Ok(());
+                }
+            }
             self.check_stack(8)?;
             let mut hint = Hint::None;
             if self.codec.encode_load_metatables && lua_getmetatable(self.l, idx) != 0 {
