@@ -50,5 +50,6 @@ luaopen! {
     luaopen_cord_buffer => "cord.buffer",
     luaopen_cord_msgpack => "cord.msgpack",
     luaopen_cord_server => "cord.server",
+    luaopen_cord_netbox => "cord.netbox",
     luaopen_cord_uuid => "cord.uuid",
 }

@@ -47,6 +47,13 @@ pub static MODULES: &[Module] = &[
         native: Some(crate::server::binding::native),
         source: include_str!("../server/server.lua"),
     },
+        name: "cord.netbox",
+        native: Some(crate::netbox::lua::native),
+        source: include_str!("../netbox/netbox.lua"),
+    },
+    Module { name: "cord.netbox.worker", native: None, source: include_str!("../netbox/worker.lua") },
+    Module { name: "cord.netbox.space", native: None, source: include_str!("../netbox/space.lua") },
+    Module { name: "cord.netbox.tuple", native: None, source: include_str!("../netbox/tuple.lua") },
     Module { name: "cord.uuid", native: Some(uuid::native), source: include_str!("uuid.lua") },
 ];
 

@@ -34,6 +34,8 @@ pub struct State {
     pub cord: LuaCord,
     /// The embedded servers, once there was one.
     pub server: *mut crate::server::hub::Hub,
+    /// The connections of net.box.
+    pub netbox: crate::netbox::Netbox,
     /// Finished fibers' threads kept for reuse, at most.
     pub threads_kept: usize,
     /// How [`current`] recognises it; null where it cannot.
@@ -389,6 +391,7 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
             store,
             cord: LuaCord::new(LuaBody::new(luajit, proven)),
             server: std::ptr::null_mut(),
+            netbox: Default::default(),
             threads_kept: threads_kept(),
             owner: if proven.global {
                 Box::leak(Box::new(Owner { global: jit::global(l), state }))

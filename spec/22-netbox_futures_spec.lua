@@ -1,0 +1,101 @@
+-- Futures of net.box against a real Tarantool.
+local helpers = require 'spec.helpers'
+local net = require 'cord.netbox'
+local fiber = require 'cord.fiber'
+
+local INIT = [[
+box.schema.space.create('test', { id = 512, format = { { 'id', 'unsigned' }, { 'name', 'string' } } })
+box.space.test:create_index('pk')
+function f(...) return ... end
+function slow(n, ...) require'fiber'.sleep(n) return ... end
+function boom() error('boom') end
+]]
+
+helpers.describe_server('a future', { init = INIT }, function(get)
+    local c
+    before_each(function() c = net.connect(get().uri) end)
+    after_each(function() c:close() end)
+    local ASYNC = { is_async = true }
+
+    it('is a userdata that becomes ready', function()
+        local f = c:call('f', { 1, 2 }, ASYNC)
+        assert.equal('net.box.request', tostring(f))
+        assert.is_false(f:is_ready())
+        local result, err = f:result()
+        assert.is_nil(result)
+        assert.equal('Response is not ready', err.message)
+        result = f:wait_result()
+        assert.same({ 1, 2 }, result)
+        assert.is_true(f:is_ready())
+        assert.equal(result, f:wait_result(1))
+        assert.equal(result, (f:result()))
+    end)
+
+    it('times out and can be waited for again', function()
+        local f = c:call('slow', { 0.1, 5 }, ASYNC)
+        local result, err = f:wait_result(0)
+        assert.is_nil(result)
+        assert.equal('timed out', err.message)
+        result, err = f:wait_result(0.01)
+        assert.is_nil(result)
+        assert.equal('timed out', err.message)
+        assert.same({ 5 }, f:wait_result(5))
+    end)
+
+    it('brings errors as values', function()
+        local result, err = c:call('boom', nil, ASYNC):wait_result()
+        assert.is_nil(result)
+        assert.matches('boom$', err.message)
+    end)
+
+    it('is discarded, even while somebody waits', function()
+        local f = c:call('slow', { 0.05, 5 }, ASYNC)
+        local seen
+        fiber.create(function() seen = select(2, f:wait_result()).message end)
+        f:discard()
+        fiber.sleep(0)
+        assert.equal('Response is discarded', seen)
+        assert.equal('Response is discarded', select(2, f:result()).message)
+        assert.is_true(f:is_ready())
+        fiber.sleep(0.1)
+        assert.is_true(c:ping())
+    end)
+
+    it('refuses bad timeouts', function()
+        local f = c:call('f', { 1 }, ASYNC)
+        for _, bad in ipairs { 'x', -1, {}, '1' } do
+            local ok, err = pcall(f.wait_result, f, bad)
+            assert.is_false(ok)
+            assert.matches('Usage: future:wait_result%(timeout%)$', err)
+        end
+        f:wait_result()
+    end)
+
+    it('of each method has the shape of its result', function()
+        local s = c.space.test
+        assert.same({ 1, 'a' }, { s:insert({ 1, 'a' }, ASYNC):wait_result():unpack() })
+        assert.equal('b', s:replace({ 2, 'b' }, ASYNC):wait_result().name)
+        assert.equal(2, #s:select({}, ASYNC):wait_result())
+        assert.equal('a', s:get(1, ASYNC):wait_result().name)
+        assert.is_nil(s:get(9, ASYNC):wait_result())
+        assert.equal('c', s:update(1, { { '=', 2, 'c' } }, ASYNC):wait_result().name)
+        local result, err = s:upsert({ 1, 'a' }, { { '=', 2, 'd' } }, ASYNC):wait_result()
+        assert.is_nil(result)
+        assert.is_nil(err)
+        assert.equal('d', s:delete(1, ASYNC):wait_result().name)
+        s:delete(2)
+    end)
+
+    it('keeps its connection (T#9629)', function()
+        local f = net.connect(get().uri):call('slow', { 0.05, 5 }, ASYNC)
+        collectgarbage()
+        collectgarbage()
+        assert.same({ 5 }, f:wait_result(5))
+    end)
+
+    it('of a thousand requests come back whole and in no other order (T#3255)', function()
+        local futures = {}
+        for i = 1, 1000 do futures[i] = c:call('f', { i }, ASYNC) end
+        for i = 1, 1000 do assert.equal(i, futures[i]:wait_result()[1]) end
+    end)
+end)

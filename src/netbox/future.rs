@@ -1,0 +1,445 @@
+//! Futures: one userdata each. While the reply is on its way the userdata's environment is the connection, which it
+//! thereby keeps alive; after that it is the result itself where that is a table, so that nothing else is allocated.
+//!
+//! ```text
+//! environment   PENDING: the connection      TABLE: the result      otherwise: anything
+//! boxed         a table of these: [VALUE] result or error, [FIELDS] the user's own fields, [CONN] the connection while
+//!               pending, [PUSHES] list of pushes, [FINISH] what makes the result of a body
+//! ```
+
+use super::codec::{self, Base, Broken, Kept};
+use super::reply;
+use super::request::{Entry, How, Slab};
+use super::transport::{self, Conn, anchor};
+use crate::fiber::fiber::Wait;
+use crate::fiber::wait::WaitList;
+use crate::iproto::mp::Reader;
+use crate::lua::body::LuaBody;
+use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
+use crate::lua::state::{self, State};
+use crate::sys::luajit::Entry as Function;
+use mlua::ffi::*;
+use std::ffi::c_int;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Is {
+    Pending,
+    /// The environment is the result.
+    Table,
+    Nil,
+    Number,
+    Boxed,
+    Failed,
+}
+
+#[repr(C)]
+struct Future {
+    kind: *const u8,
+    /// Where its request is, while pending.
+    conn: *mut Conn,
+    sync: u64,
+    number: f64,
+    is: Is,
+    boxed: bool,
+    pushes: u32,
+    waiters: WaitList<LuaBody>,
+}
+
+/// Its address marks our futures among all userdata.
+static FUTURE: u8 = 0;
+
+const VALUE: c_int = 1;
+const FIELDS: c_int = 2;
+const CONN: c_int = 3;
+const PUSHES: c_int = 4;
+
+/// What netbox.lua calls on futures.
+pub const FUNCTIONS: &[Function] = &[
+    (c"future_wait", l_wait),
+    (c"future_peek", l_peek),
+    (c"future_fail", l_fail),
+    (c"future_part", l_part),
+    (c"is_future", l_is_future),
+];
+
+unsafe fn future_at(l: *mut lua_State, idx: c_int) -> *mut Future {
+    // SAFETY: a userdata of our size may be read; only ours starts with our mark.
+    unsafe {
+        if lua_type(l, idx) != LUA_TUSERDATA || lua_objlen(l, idx) != size_of::<Future>() {
+            return std::ptr::null_mut();
+        }
+        let future: *mut Future = lua_touserdata(l, idx).cast();
+        if (*future).kind == &raw const FUTURE { future } else { std::ptr::null_mut() }
+    }
+}
+
+macro_rules! future {
+    ($l:expr) => {{
+        let future = future_at($l, 1);
+        if future.is_null() {
+            return luaL_error($l, c"net.box: a future expected".as_ptr());
+        }
+        future
+    }};
+}
+
+/// Makes the future of a request that was encoded, registers it and commits the request. Returns true and the future;
+/// the connection's table is at `at`.
+///
+/// # Safety
+/// Called at the end of a request function.
+#[inline(always)]
+pub unsafe fn register(
+    s: *mut State,
+    l: *mut lua_State,
+    conn: *mut Conn,
+    sync: u64,
+    how: How,
+    reference: c_int,
+    at: c_int,
+) -> c_int {
+    // SAFETY: the caller's contract; whatever may raise comes before the request is registered.
+    unsafe {
+        lua_settop(l, at + 4);
+        lua_pushboolean(l, 1);
+        let future: *mut Future = lua_newuserdata(l, size_of::<Future>()).cast();
+        future.write(Future {
+            kind: &raw const FUTURE,
+            conn,
+            sync,
+            number: 0.0,
+            is: Is::Pending,
+            boxed: false,
+            pushes: 0,
+            waiters: WaitList::new(),
+        });
+        codec::push_kept(s, l, Kept::FutureMeta);
+        lua_setmetatable(l, -2);
+        lua_pushvalue(l, at);
+        lua_setfenv(l, -2);
+        reply::push_anchors(s, l, conn);
+        lua_rawgeti_(l, -1, anchor::FUTURES);
+        lua_pushvalue(l, -3);
+        lua_rawseti_(l, -2, place(sync));
+        lua_settop(l, -3);
+        (&mut (*conn).slab).insert(sync, std::ptr::null_mut(), how, reference);
+        transport::commit(s, conn);
+        2
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+fn place(sync: u64) -> c_int {
+    Slab::index(sync) as c_int + 1
+}
+
+/// Pushes the future of a request; null and nothing pushed if nobody holds it any more.
+unsafe fn find(l: *mut lua_State, anchors: c_int, sync: u64) -> *mut Future {
+    // SAFETY: the anchors' table of futures is weak: what it gives is alive, and is now on our stack.
+    unsafe {
+        lua_rawgeti_(l, anchors, anchor::FUTURES);
+        lua_rawgeti_(l, -1, place(sync));
+        lua_remove(l, -2);
+        let future = future_at(l, -1);
+        if future.is_null() || (*future).sync != sync || (*future).is != Is::Pending {
+            lua_settop(l, -2);
+            return std::ptr::null_mut();
+        }
+        future
+    }
+}
+
+/// Handles the reply to a future's request.
+///
+/// # Errors
+/// # Safety
+/// Called in the batch's job.
+pub unsafe fn reply(
+    s: *mut State,
+    l: *mut lua_State,
+    conn: *mut Conn,
+    anchors: c_int,
+    base: Base,
+    entry: Entry,
+    body: &[u8],
+) -> Result<(), Broken> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let future = find(l, anchors, entry.sync);
+        if !future.is_null() {
+            let at = lua_gettop(l);
+            if !reply::push_one(s, l, anchors, base, entry, body)? {
+                lua_pushnil(l);
+            }
+            settle(s, l, future, at);
+        }
+        (&mut (*conn).slab).remove(entry.sync);
+        Ok(())
+    }
+}
+
+/// Gives the future at `at` the value on the top of the stack as its result, and wakes whoever waits for it.
+unsafe fn settle(s: *mut State, l: *mut lua_State, future: *mut Future, at: c_int) {
+    // SAFETY: as for `reply`.
+    unsafe {
+        match lua_type(l, -1) {
+            _ if (*future).boxed => put_boxed(l, future, at, Is::Boxed),
+            LUA_TTABLE => {
+                lua_setfenv(l, at);
+                (*future).is = Is::Table;
+            }
+            LUA_TNIL => leave_conn(l, future, at, Is::Nil),
+            LUA_TNUMBER => {
+                (*future).number = lua_tonumber(l, -1);
+                leave_conn(l, future, at, Is::Number);
+            }
+            _ => put_boxed(l, future, at, Is::Boxed),
+        }
+        wake(s, future);
+    }
+}
+
+/// The environment is of no use any more: the globals will do.
+unsafe fn leave_conn(l: *mut lua_State, future: *mut Future, at: c_int, is: Is) {
+    // SAFETY: as for `reply`.
+    unsafe {
+        lua_pushvalue(l, LUA_GLOBALSINDEX);
+        lua_setfenv(l, at);
+        (*future).is = is;
+    }
+}
+
+unsafe fn put_boxed(l: *mut lua_State, future: *mut Future, at: c_int, is: Is) {
+    // SAFETY: as for `reply`.
+    unsafe {
+        push_box(l, future, at);
+        lua_insert(l, -2);
+        lua_rawseti_(l, -2, VALUE);
+        lua_pushnil(l);
+        lua_rawseti_(l, -2, CONN);
+        (*future).is = is;
+    }
+}
+
+/// Pushes the box of the future at `at`, made if it has none.
+unsafe fn push_box(l: *mut lua_State, future: *mut Future, at: c_int) {
+    // SAFETY: as for `reply`.
+    unsafe {
+        if (*future).boxed {
+            lua_getfenv(l, at);
+            return;
+        }
+        lua_createtable(l, 4, 0);
+        match (*future).is {
+            Is::Pending => {
+                lua_getfenv(l, at);
+                lua_rawseti_(l, -2, CONN);
+            }
+            Is::Table => {
+                lua_getfenv(l, at);
+                lua_rawseti_(l, -2, VALUE);
+                (*future).is = Is::Boxed;
+            }
+            _ => {}
+        }
+        lua_pushvalue(l, -1);
+        lua_setfenv(l, at);
+        (*future).boxed = true;
+    }
+}
+
+unsafe fn wake(s: *mut State, future: *mut Future) {
+    // SAFETY: linked fibers are live; a signal unlinks them.
+    unsafe {
+        loop {
+            let f = (&(*future).waiters).first();
+            if f.is_null() {
+                return;
+            }
+            (*s).cord.signal(f);
+        }
+    }
+}
+
+/// Fails the future of a request with the error object on the top of the stack.
+///
+/// # Safety
+/// `anchors` is the position of the connection's anchors.
+pub unsafe fn fail(s: *mut State, l: *mut lua_State, anchors: c_int, entry: Entry) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let future = find(l, anchors, entry.sync);
+        if !future.is_null() {
+            let at = lua_gettop(l);
+            lua_pushvalue(l, -2);
+            put_boxed(l, future, at, Is::Failed);
+            wake(s, future);
+        }
+    }
+}
+
+/// Adds a push to the future of a request.
+///
+/// # Errors
+/// # Safety
+/// Called in the batch's job.
+pub unsafe fn push(
+    s: *mut State,
+    l: *mut lua_State,
+    anchors: c_int,
+    base: Base,
+    entry: Entry,
+    body: &[u8],
+) -> Result<(), Broken> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let future = find(l, anchors, entry.sync);
+        if future.is_null() {
+            return Ok(());
+        }
+        let at = lua_gettop(l);
+        push_box(l, future, at);
+        lua_rawgeti_(l, -1, PUSHES);
+        if lua_type(l, -1) != LUA_TTABLE {
+            lua_settop(l, -2);
+            lua_createtable(l, 1, 0);
+            lua_pushvalue(l, -1);
+            lua_rawseti_(l, -3, PUSHES);
+        }
+        match entry.how {
+            How::Body => lua_pushlstring_(l, body.as_ptr().cast(), body.len()),
+            _ => match reply::data(body)? {
+                Some((mut reader, n)) if n > 0 => codec::decode(s, l, base, &mut reader, 0)?,
+                _ => codec::decode(s, l, base, &mut Reader::new(&[0xc0]), 0)?,
+            },
+        }
+        (*future).pushes += 1;
+        #[allow(clippy::cast_possible_wrap)]
+        lua_rawseti_(l, -2, (*future).pushes as c_int);
+        wake(s, future);
+        Ok(())
+    }
+}
+
+/// Pushes what a settled future has: a value (or nil), or nil and an error. Returns how many.
+unsafe fn push_outcome(l: *mut lua_State, future: *mut Future, at: c_int) -> c_int {
+    // SAFETY: called by the functions below.
+    unsafe {
+        match (*future).is {
+            Is::Table => {
+                lua_getfenv(l, at);
+                1
+            }
+            Is::Number if !(*future).boxed => {
+                lua_pushnumber(l, (*future).number);
+                1
+            }
+            Is::Number | Is::Nil | Is::Pending => {
+                if (*future).is == Is::Number {
+                    lua_pushnumber(l, (*future).number);
+                } else {
+                    lua_pushnil(l);
+                }
+                1
+            }
+            Is::Boxed => {
+                lua_getfenv(l, at);
+                lua_rawgeti_(l, -1, VALUE);
+                lua_remove(l, -2);
+                1
+            }
+            Is::Failed => {
+                lua_pushnil(l);
+                lua_getfenv(l, at);
+                lua_rawgeti_(l, -1, VALUE);
+                lua_remove(l, -2);
+                2
+            }
+        }
+    }
+}
+
+/// `future_wait(future, deadline, seen)`: true and the outcome if it has one; else it waits for the reply (or for more
+/// than `seen` pushes) and returns nil or a code.
+unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let future = future!(l);
+        if (*future).is != Is::Pending {
+            lua_pushboolean(l, 1);
+            return 1 + push_outcome(l, future, 1);
+        }
+        let s = state::current(l);
+        let way = match way(s, l) {
+            Ok(way) => way,
+            Err(text) => return fail_with(l, text),
+        };
+        before_wait(s, l);
+        let f = (*s).cord.current;
+        (*f).wait = Wait::Cond;
+        WaitList::link(&raw mut (*future).waiters, f, false);
+        arm_deadline(s, l, 2);
+        wait(s, l, way, 0)
+    }
+}
+
+/// `future_peek(future)`: whether it has an outcome, and the outcome.
+unsafe extern "C-unwind" fn l_peek(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let future = future!(l);
+        if (*future).is == Is::Pending {
+            lua_pushboolean(l, 0);
+            return 1;
+        }
+        lua_pushboolean(l, 1);
+        1 + push_outcome(l, future, 1)
+    }
+}
+
+/// `future_fail(future, error)`: a pending one is forgotten and fails.
+unsafe extern "C-unwind" fn l_fail(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua. While pending, the environment keeps the connection.
+    unsafe {
+        let s = state::current(l);
+        let future = future!(l);
+        if (*future).is == Is::Pending {
+            let (conn, sync) = ((*future).conn, (*future).sync);
+            (&mut (*conn).slab).remove(sync);
+            lua_settop(l, 2);
+            put_boxed(l, future, 1, Is::Failed);
+            wake(s, future);
+            reply::after_one(s, conn);
+        }
+    }
+    0
+}
+
+/// `future_part(future, part[, value])`: a part of its box, which is made if a value is set (true or a value).
+unsafe extern "C-unwind" fn l_part(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let future = future!(l);
+        let part = lua_tointeger_(l, 2) as c_int;
+        if lua_gettop(l) > 2 {
+            push_box(l, future, 1);
+            lua_pushvalue(l, 3);
+            lua_rawseti_(l, -2, part);
+            return 0;
+        }
+        if !(*future).boxed {
+            lua_pushnil(l);
+            return 1;
+        }
+        lua_getfenv(l, 1);
+        lua_rawgeti_(l, -1, part);
+        debug_assert!(part >= VALUE && FIELDS > VALUE);
+        1
+    }
+}
+
+unsafe extern "C-unwind" fn l_is_future(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe { lua_pushboolean(l, c_int::from(!future_at(l, 1).is_null())) };
+    1
+}

@@ -1,0 +1,678 @@
+//! The raw functions behind `cord.netbox`: what its Lua files call. A connection is a userdata that owns a
+//! [`Conn`](super::transport::Conn); a second userdata, which only the script's connection object holds, tells when
+//! that object is gone.
+
+use super::codec::{self, Kept};
+use super::transport::{self, Conn, Phase, Problem, anchor, attention};
+use super::{future, reply, request, resolve};
+use crate::fiber::fiber::Wait;
+use crate::fiber::wait::WaitList;
+use crate::iproto::auth;
+use crate::iproto::constants::GREETING_SIZE;
+use crate::iproto::greeting::{self, SALT_USED};
+use crate::iproto::mp::Reader;
+use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
+use crate::lua::state::{self, Keep};
+use crate::sys::luajit::Entry;
+use mlua::ffi::*;
+use std::ffi::c_int;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::IntoRawFd;
+
+/// The functions of this file and the others.
+const FUNCTIONS: &[Entry] = &[
+    (c"keep", l_keep),
+    (c"new", l_new),
+    (c"bind", l_bind),
+    (c"resolve", resolve::l_resolve),
+    (c"open", l_open),
+    (c"set_fd", l_set_fd),
+    (c"wait_fd", l_wait_fd),
+    (c"connected", l_connected),
+    (c"greeting", l_greeting),
+    (c"scramble", l_scramble),
+    (c"attach", l_attach),
+    (c"close", l_close),
+    (c"phase", l_phase),
+    (c"track", l_track),
+    (c"schema_version", l_schema_version),
+    (c"attention", l_attention),
+    (c"alert", l_alert),
+    (c"problem", l_problem),
+    (c"fail_all", l_fail_all),
+    (c"numbers", l_numbers),
+    (c"socket_name", l_socket_name),
+    (c"anchor", l_anchor),
+    (c"wait_state", l_wait_state),
+    (c"broadcast", l_broadcast),
+    (c"take", l_take),
+    (c"is_worker", l_is_worker),
+    (c"encode", l_encode),
+    (c"decode", l_decode),
+    (c"call", request::l_call),
+    (c"eval", request::l_eval),
+    (c"select", request::l_select),
+    (c"insert", request::l_insert),
+    (c"replace", request::l_replace),
+    (c"update", request::l_update),
+    (c"delete", request::l_delete),
+    (c"upsert", request::l_upsert),
+    (c"send", request::l_send),
+    (c"post", request::l_post),
+    (c"rewait", request::l_rewait),
+    (c"forget", request::l_forget),
+];
+
+/// Pushes the native half of `cord.netbox`.
+///
+/// # Safety
+/// A live state with free slots, in which the library was opened.
+pub(crate) unsafe fn native(l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        lua_createtable(l, 0, FUNCTIONS.len() as c_int + 8);
+        state::register(l, FUNCTIONS);
+        state::register(l, future::FUNCTIONS);
+        // What new connections' userdata get; their finalizers find the state as the other functions do.
+        for (name, finalizer) in
+            [(c"conn_meta", (c"__gc", l_conn_gc as lua_CFunction)), (c"hook_meta", (c"__gc", l_hook_gc))]
+        {
+            lua_createtable(l, 0, 2);
+            state::register(l, &[finalizer]);
+            lua_setfield(l, -2, name.as_ptr());
+        }
+    }
+}
+
+/// A userdata that points at a connection.
+#[repr(C)]
+struct Handle {
+    kind: *const u8,
+    conn: *mut Conn,
+}
+
+/// Its address marks our userdata.
+static CONN: u8 = 0;
+static HOOK: u8 = 0;
+
+/// The connection of the userdata at `idx`, or null.
+///
+/// # Safety
+/// `l` runs one of our functions.
+#[inline(always)]
+pub unsafe fn conn_at(l: *mut lua_State, idx: c_int) -> *mut Conn {
+    // SAFETY: light userdata, which would have no memory behind them, have another type.
+    unsafe {
+        if lua_type(l, idx) != LUA_TUSERDATA || lua_objlen(l, idx) != size_of::<Handle>() {
+            return std::ptr::null_mut();
+        }
+        let handle: *const Handle = lua_touserdata(l, idx).cast();
+        if (*handle).kind == &raw const CONN { (*handle).conn } else { std::ptr::null_mut() }
+    }
+}
+
+macro_rules! conn {
+    ($l:expr) => {{
+        let conn = conn_at($l, 1);
+        if conn.is_null() {
+            return luaL_error($l, c"net.box: a connection expected".as_ptr());
+        }
+        conn
+    }};
+}
+
+unsafe fn push_errno(l: *mut lua_State, error: &io::Error) -> c_int {
+    // SAFETY: every C function has free slots.
+    unsafe { lua_pushinteger(l, error.raw_os_error().unwrap_or(libc::EIO) as lua_Integer) };
+    1
+}
+
+/// `keep(list)`: the values native code needs, in the order of [`Kept`].
+unsafe extern "C-unwind" fn l_keep(l: *mut lua_State) -> c_int {
+    // SAFETY: called once by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        lua_settop(l, 1);
+        lua_createtable(l, 8, 0);
+        lua_rawseti_(l, 1, Kept::Anchors as c_int);
+        (*s).keep(l, Keep::Netbox);
+    }
+    0
+}
+
+/// `new(conn_meta, hook_meta, futures)`: the connection's userdata and its hook. `futures` is an empty table with weak
+/// values.
+unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua. Both userdata exist before the record, so nothing can be lost.
+    unsafe {
+        let s = state::current(l);
+        let mut handles = [std::ptr::null_mut::<Handle>(); 2];
+        for (i, kind) in [&raw const CONN, &raw const HOOK].into_iter().enumerate() {
+            let handle: *mut Handle = lua_newuserdata(l, size_of::<Handle>()).cast();
+            handle.write(Handle { kind, conn: std::ptr::null_mut() });
+            handles[i] = handle;
+        }
+        lua_createtable(l, 4, 0);
+        lua_pushvalue(l, 3);
+        lua_rawseti_(l, -2, anchor::FUTURES);
+        let conn = Conn::create(s);
+        for handle in handles {
+            (*handle).conn = conn;
+            (*conn).refs += 1;
+        }
+        for position in [1, 2] {
+            lua_pushvalue(l, position);
+            lua_setmetatable(l, 3 + position);
+        }
+        (*s).push_kept(l, Keep::Netbox);
+        lua_rawgeti_(l, -1, Kept::Anchors as c_int);
+        lua_pushvalue(l, 6);
+        lua_rawseti_(l, -2, slot(conn));
+        lua_settop(l, 5);
+    }
+    2
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+unsafe fn slot(conn: *const Conn) -> c_int {
+    // SAFETY: the caller's connection is live.
+    unsafe { (*conn).slot as c_int + 1 }
+}
+
+unsafe extern "C-unwind" fn l_conn_gc(l: *mut lua_State) -> c_int {
+    // SAFETY: the finalizer of a connection's userdata. Its anchors go with it: writing an existing field of a table
+    // does not allocate.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn_at(l, 1);
+        if !conn.is_null() {
+            let handle: *mut Handle = lua_touserdata(l, 1).cast();
+            (*handle).conn = std::ptr::null_mut();
+            transport::close_fd(s, conn);
+            (*s).push_kept(l, Keep::Netbox);
+            lua_rawgeti_(l, -1, Kept::Anchors as c_int);
+            lua_pushboolean(l, 0);
+            lua_rawseti_(l, -2, slot(conn));
+            transport::release(s, conn);
+        }
+    }
+    0
+}
+
+unsafe extern "C-unwind" fn l_hook_gc(l: *mut lua_State) -> c_int {
+    // SAFETY: the finalizer of a hook: the script's object is gone. The worker, if it still runs, ends by itself.
+    unsafe {
+        let s = state::current(l);
+        let handle: *mut Handle = lua_touserdata(l, 1).cast();
+        let conn = (*handle).conn;
+        if !conn.is_null() {
+            (*handle).conn = std::ptr::null_mut();
+            transport::alert(s, conn, attention::ORPHAN);
+            transport::release(s, conn);
+        }
+    }
+    0
+}
+
+/// `bind(conn)`: the running fiber is its worker.
+unsafe extern "C-unwind" fn l_bind(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        (*conn).set_worker((*s).cord.current);
+    }
+    0
+}
+
+unsafe extern "C-unwind" fn l_is_worker(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        lua_pushboolean(l, c_int::from((*conn).is_worker((*s).cord.current)));
+    }
+    1
+}
+
+/// `open(conn, address[, port])`: begins to connect, to a unix socket's path if there is no port. Nil, or an errno.
+unsafe extern "C-unwind" fn l_open(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; nothing with a destructor is alive when values are pushed.
+    unsafe {
+        let conn = conn!(l);
+        let mut len = 0;
+        let at = luaL_checklstring(l, 2, &raw mut len);
+        let address = std::slice::from_raw_parts(at.cast::<u8>(), len);
+        let opened = if lua_type(l, 3) == LUA_TNIL {
+            open_unix(address)
+        } else {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            open_ip(address, lua_tonumber(l, 3) as u16)
+        };
+        match opened {
+            Ok(fd) => {
+                (*conn).fd = fd;
+                0
+            }
+            Err(error) => push_errno(l, &error),
+        }
+    }
+}
+
+fn open_unix(path: &[u8]) -> io::Result<c_int> {
+    use std::os::unix::ffi::OsStrExt;
+    let stream = mio::net::UnixStream::connect(std::ffi::OsStr::from_bytes(path))?;
+    Ok(stream.into_raw_fd())
+}
+
+fn open_ip(address: &[u8], port: u16) -> io::Result<c_int> {
+    let ip: IpAddr = std::str::from_utf8(address)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let stream = mio::net::TcpStream::connect(SocketAddr::new(ip, port))?;
+    let _ = stream.set_nodelay(true);
+    Ok(stream.into_raw_fd())
+}
+
+/// `set_fd(conn, fd)`: takes over a connected socket. Nil, or an errno.
+unsafe extern "C-unwind" fn l_set_fd(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        let fd = lua_tointeger_(l, 2) as c_int;
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
+            return push_errno(l, &io::Error::last_os_error());
+        }
+        (*conn).fd = fd;
+    }
+    0
+}
+
+/// `wait_fd(conn, readiness, deadline)`: a wait for the socket, as coio_wait. A code or nil, and the events.
+unsafe extern "C-unwind" fn l_wait_fd(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let way = match way(s, l) {
+            Ok(way) => way,
+            Err(text) => return fail_with(l, text),
+        };
+        before_wait(s, l);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let wanted = lua_tointeger_(l, 2) as u8;
+        if let Err(error) = (*s).cord.begin_io((*conn).fd, wanted) {
+            return fail_with(l, error.to_string());
+        }
+        arm_deadline(s, l, 3);
+        wait(s, l, way, 0)
+    }
+}
+
+/// `connected(conn)`: nil, or the errno the attempt ended with.
+unsafe extern "C-unwind" fn l_connected(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        let mut errno: c_int = 0;
+        let mut len = size_of::<c_int>() as libc::socklen_t;
+        let at = (&raw mut errno).cast();
+        if libc::getsockopt((*conn).fd, libc::SOL_SOCKET, libc::SO_ERROR, at, &raw mut len) != 0 {
+            return push_errno(l, &io::Error::last_os_error());
+        }
+        if errno != 0 {
+            lua_pushinteger(l, errno as lua_Integer);
+            return 1;
+        }
+    }
+    0
+}
+
+/// `greeting(conn)`: reads what there is of it. Nil while it is not all there; 'ok', version id, protocol, uuid and
+/// salt; 'invalid'; 'eof'; or an errno.
+unsafe extern "C-unwind" fn l_greeting(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; the input buffer is the connection's own.
+    unsafe {
+        let conn = conn!(l);
+        let input = &mut (*conn).input;
+        if input.len() < GREETING_SIZE {
+            input.resize(GREETING_SIZE, 0);
+        }
+        while (*conn).end < GREETING_SIZE {
+            let at = (&mut (*conn).input).as_mut_ptr().add((*conn).end);
+            let n = libc::recv((*conn).fd, at.cast(), GREETING_SIZE - (*conn).end, 0);
+            if n > 0 {
+                #[allow(clippy::cast_sign_loss)]
+                {
+                    (*conn).end += n as usize;
+                }
+                continue;
+            }
+            if n == 0 {
+                lua_pushstring_(l, c"eof".as_ptr());
+                return 1;
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => return 0,
+                _ => return push_errno(l, &error),
+            }
+        }
+        (*conn).end = 0;
+        push_greeting(l, conn)
+    }
+}
+
+unsafe fn push_greeting(l: *mut lua_State, conn: *mut Conn) -> c_int {
+    // SAFETY: as for `l_greeting`.
+    unsafe {
+        let bytes = (&(*conn).input).first_chunk::<GREETING_SIZE>();
+        let Some(Ok(greeting)) = bytes.map(greeting::decode) else {
+            lua_pushstring_(l, c"invalid".as_ptr());
+            return 1;
+        };
+        lua_pushstring_(l, c"ok".as_ptr());
+        lua_pushnumber(l, f64::from(greeting.version_id));
+        state::push_str(l, greeting.protocol);
+        state::push_str(l, greeting.uuid.unwrap_or(""));
+        lua_pushlstring_(l, greeting.salt.as_ptr().cast(), SALT_USED);
+        5
+    }
+}
+
+/// `scramble(salt, password)`: the 20 bytes of chap-sha1.
+unsafe extern "C-unwind" fn l_scramble(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua with two strings.
+    unsafe {
+        let (mut salt_len, mut len) = (0, 0);
+        let salt = luaL_checklstring(l, 1, &raw mut salt_len);
+        let password = luaL_checklstring(l, 2, &raw mut len);
+        let salt = std::slice::from_raw_parts(salt.cast::<u8>(), salt_len);
+        let password = std::slice::from_raw_parts(password.cast::<u8>(), len);
+        let Some(salt) = salt.first_chunk::<SALT_USED>() else { return 0 };
+        let answer = auth::scramble(salt, password);
+        lua_pushlstring_(l, answer.as_ptr().cast(), answer.len());
+    }
+    1
+}
+
+/// `attach(conn)`: from here on replies are handled as they come. Nil, or an errno.
+unsafe extern "C-unwind" fn l_attach(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        match transport::attach(s, conn) {
+            Ok(()) => 0,
+            Err(error) => push_errno(l, &error),
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn l_close(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        transport::close_fd(s, conn);
+    }
+    0
+}
+
+/// `phase(conn, number)`: 0 refuses requests, 1 takes asynchronous ones, 2 all.
+unsafe extern "C-unwind" fn l_phase(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        if (*conn).problem == Problem::None {
+            (*conn).phase = match lua_tointeger_(l, 2) {
+                2 => Phase::Active,
+                1 => Phase::Loading,
+                _ => Phase::Refusing,
+            };
+        }
+    }
+    0
+}
+
+/// `track(conn, yes)`: whether another schema version wakes the worker.
+unsafe extern "C-unwind" fn l_track(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        (*conn).track_schema = lua_toboolean(l, 2) != 0;
+    }
+    0
+}
+
+/// `schema_version(conn)`: of the last reply, and how often it changed since the connection stands.
+unsafe extern "C-unwind" fn l_schema_version(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    #[allow(clippy::cast_precision_loss)]
+    unsafe {
+        let conn = conn!(l);
+        lua_pushnumber(l, (*conn).schema_version as f64);
+        lua_pushnumber(l, f64::from((*conn).schema_changes));
+    }
+    2
+}
+
+/// `attention(conn, wanted)`: takes the bits that are set; `wanted` are the optional ones to be woken for.
+unsafe extern "C-unwind" fn l_attention(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let wanted = lua_tointeger_(l, 2) as u32;
+        lua_pushinteger(l, (*conn).attention as lua_Integer);
+        (*conn).attention = 0;
+        (*conn).wanted = wanted;
+    }
+    1
+}
+
+/// `alert(conn, bits)`: wakes the worker.
+unsafe extern "C-unwind" fn l_alert(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        transport::alert(s, conn, lua_tointeger_(l, 2) as u32);
+    }
+    0
+}
+
+/// `problem(conn)`: nil, a name, or 'system', errno and the call's name.
+unsafe extern "C-unwind" fn l_problem(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        let name = match (*conn).problem {
+            Problem::None => return 0,
+            Problem::System(errno, call) => {
+                state::push_str(l, "system");
+                lua_pushinteger(l, errno as lua_Integer);
+                state::push_str(l, call);
+                return 3;
+            }
+            Problem::Peer => "peer",
+            Problem::TooBig => "too big",
+            Problem::Length => "length",
+            Problem::Header => "header",
+            Problem::Body => "body",
+        };
+        state::push_str(l, name);
+    }
+    1
+}
+
+/// `fail_all(conn, error)`: every request in flight fails.
+unsafe extern "C-unwind" fn l_fail_all(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        reply::fail_all(s, l, conn, 2);
+    }
+    0
+}
+
+/// `numbers(conn)`: the descriptor, requests in flight, bytes to be sent, the next sync.
+unsafe extern "C-unwind" fn l_numbers(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    #[allow(clippy::cast_precision_loss)]
+    unsafe {
+        let conn = conn!(l);
+        lua_pushinteger(l, (*conn).fd as lua_Integer);
+        lua_pushnumber(l, (&(*conn).slab).len() as f64);
+        lua_pushnumber(l, (*conn).unsent() as f64);
+        lua_pushnumber(l, (&(*conn).slab).next_sync().unwrap_or(0) as f64);
+    }
+    4
+}
+
+/// `socket_name(conn)`: what messages call it: "fd 17, aka 127.0.0.1:40000".
+unsafe extern "C-unwind" fn l_socket_name(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; the text is copied and dropped before the return.
+    unsafe {
+        let conn = conn!(l);
+        let text = describe((*conn).fd);
+        state::push_str(l, &text);
+    }
+    1
+}
+
+fn describe(fd: c_int) -> String {
+    // SAFETY: the storage is as long as said and zero until filled.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+        let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        if libc::getsockname(fd, (&raw mut storage).cast(), &raw mut len) != 0 {
+            return format!("fd {fd}");
+        }
+        match c_int::from(storage.ss_family) {
+            libc::AF_INET => {
+                let address = &*(&raw const storage).cast::<libc::sockaddr_in>();
+                let ip = std::net::Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+                format!("fd {fd}, aka {ip}:{}", u16::from_be(address.sin_port))
+            }
+            libc::AF_INET6 => {
+                let address = &*(&raw const storage).cast::<libc::sockaddr_in6>();
+                let ip = std::net::Ipv6Addr::from(address.sin6_addr.s6_addr);
+                format!("fd {fd}, aka [{ip}]:{}", u16::from_be(address.sin6_port))
+            }
+            _ => format!("fd {fd}, aka unix/:(socket)"),
+        }
+    }
+}
+
+/// `anchor(conn, index, value)`: a metatable of tuples, by the number requests pass.
+unsafe extern "C-unwind" fn l_anchor(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        lua_settop(l, 3);
+        reply::push_anchors(s, l, conn);
+        lua_pushvalue(l, 3);
+        lua_rawseti_(l, -2, lua_tointeger_(l, 2) as c_int);
+    }
+    0
+}
+
+/// `wait_state(conn, deadline)`: until the next broadcast. Nil or a code.
+unsafe extern "C-unwind" fn l_wait_state(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let way = match way(s, l) {
+            Ok(way) => way,
+            Err(text) => return fail_with(l, text),
+        };
+        before_wait(s, l);
+        let f = (*s).cord.current;
+        (*f).wait = Wait::Cond;
+        WaitList::link(&raw mut (*conn).waiters, f, false);
+        arm_deadline(s, l, 2);
+        wait(s, l, way, 0)
+    }
+}
+
+/// `broadcast(conn)`: wakes all that wait for another state.
+unsafe extern "C-unwind" fn l_broadcast(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; a signal unlinks the fiber.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        loop {
+            let f = (&(*conn).waiters).first();
+            if f.is_null() {
+                return 0;
+            }
+            (*s).cord.signal(f);
+        }
+    }
+}
+
+/// `take(conn)`: the events and pushes so far, as a flat list: sync, body, sync, body ...
+unsafe extern "C-unwind" fn l_take(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua. A memory error leaves the rest queued.
+    unsafe {
+        let conn = conn!(l);
+        lua_createtable(l, 0, 0);
+        let mut n = 0;
+        while let Some(first) = (&(*conn).queue).first() {
+            #[allow(clippy::cast_precision_loss)]
+            lua_pushnumber(l, first.sync as f64);
+            lua_rawseti_(l, -2, n + 1);
+            lua_pushlstring_(l, first.body.as_ptr().cast(), first.body.len());
+            lua_rawseti_(l, -2, n + 2);
+            n += 2;
+            (&mut (*conn).queue).remove(0);
+        }
+    }
+    1
+}
+
+/// `encode(value)`: its bytes.
+unsafe extern "C-unwind" fn l_encode(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua. The buffer belongs to the state, so a raise loses nothing.
+    unsafe {
+        let s = state::current(l);
+        lua_settop(l, 1);
+        let mut out = std::mem::take(&mut (*s).netbox.bytes);
+        out.clear();
+        (*s).netbox.bytes = out;
+        codec::encode(s, l, 1, &raw mut (*s).netbox.bytes, 0);
+        let bytes = &(*s).netbox.bytes;
+        lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len());
+    }
+    1
+}
+
+/// `decode(bytes[, offset])`: the value that begins there (at 1), and where the next one begins; nothing if it is none.
+unsafe extern "C-unwind" fn l_decode(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; the string stays on the stack.
+    unsafe {
+        let s = state::current(l);
+        let mut len = 0;
+        let at = luaL_checklstring(l, 1, &raw mut len);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let offset = (lua_tointeger_(l, 2) as usize).max(1) - 1;
+        let bytes = std::slice::from_raw_parts(at.cast::<u8>(), len);
+        let mut reader = Reader::at(bytes, offset);
+        let base = codec::base(s, l);
+        if codec::decode(s, l, base, &mut reader, 0).is_err() {
+            return 0;
+        }
+        #[allow(clippy::cast_precision_loss)]
+        lua_pushnumber(l, (reader.position() + 1) as f64);
+    }
+    2
+}

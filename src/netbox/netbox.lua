@@ -1,0 +1,1128 @@
+-- cord.netbox: Tarantool's net.box. This file makes connections and sends requests; worker.lua runs a connection's life,
+-- space.lua reads its schema, tuple.lua is what rows are.
+--
+-- A request goes straight into the native half, which waits: its first result is true with the values behind it, a code,
+-- or an error object. `settle` hands the usual case on without a table, a closure or a loop.
+local raw, load = ...
+
+local E = load('cord.error')
+local uri = load('cord.uri')
+local msgpack = load('cord.msgpack')
+local fiber = load('cord.fiber')
+local tuples = load('cord.netbox.tuple')
+local ffi = require('ffi')
+local bit = require('bit')
+
+local fraw, fail = fiber._internal.raw, fiber._internal.fail
+local type, tostring, tonumber, error, pcall, pairs, ipairs = type, tostring, tonumber, error, pcall, pairs, ipairs
+local setmetatable, getmetatable, select = setmetatable, getmetatable, select
+local format, upper, concat = string.format, string.upper, table.concat
+local NULL = msgpack.NULL
+local is_object = msgpack.is_object or function()
+    return false
+end
+
+local CANCELLED, TIMED_OUT = 1, 2
+local DONE_STALE, REFUSED, WORKER = 10, 20, 21
+local UNSUPPORTED, PROC_LUA, NO_CONNECTION = 5, 32, 77
+-- Shapes of results (request.rs).
+local NOTHING, VALUES, TUPLES, TUPLE = 0, 1, 2, 3
+local CLOSING = 4
+
+local core = { raw = raw, DONE_STALE = DONE_STALE }
+
+-- ---------------------------------------------------------------- what native code keeps
+
+local int64, uint64 = ffi.typeof('int64_t'), ffi.typeof('uint64_t')
+local future_mt
+
+local function decode_ext(kind, payload)
+    local decode = msgpack.ext.decoders[kind]
+    if decode ~= nil then
+        return decode(payload)
+    elseif kind == 'bin' then
+        return payload
+    end
+    return error(format('msgpack.decode: unsupported extension: %d', kind), 0)
+end
+
+local function make_integer(high, low, negative)
+    local value = uint64(high) * 4294967296ULL + uint64(low)
+    if negative then
+        return -ffi.cast(int64, value)
+    elseif high >= 2147483648 then
+        return value
+    end
+    return ffi.cast(uint64, value)
+end
+
+local function be(value, bytes)
+    local out = {}
+    for i = bytes, 1, -1 do
+        out[i] = string.char(tonumber(value % 256))
+        value = value / 256
+    end
+    return concat(out)
+end
+
+local function encode_other(value)
+    if type(value) == 'cdata' then
+        if value == nil then
+            return '\192'
+        elseif ffi.istype(uint64, value) then
+            return '\207' .. be(value, 8)
+        elseif ffi.istype(int64, value) then
+            return '\211' .. be(ffi.cast(uint64, value), 8)
+        end
+        local kind = msgpack.ext.by_ctype[tonumber(ffi.typeof(value))]
+        if kind ~= nil then
+            local payload = kind.encode(value)
+            if kind.type == 'bin' then
+                return '\198' .. be(uint64(#payload), 4) .. payload
+            end
+            return '\201' .. be(uint64(#payload), 4) .. string.char(kind.type) .. payload
+        end
+    end
+    return error(format("unsupported Lua type '%s'", type(value)), 0)
+end
+
+local function make_error(code, message, list)
+    if list ~= nil then
+        local err, problem = E.decode_stack(list)
+        return err or problem
+    end
+    return E.client(code, message)
+end
+
+future_mt = { __metatable = 'net.box.request' }
+raw.keep({ NULL, msgpack.array_mt or {}, msgpack.map_mt or {}, decode_ext, make_integer, encode_other, make_error,
+    future_mt, {}, E.wrap })
+
+-- ---------------------------------------------------------------- waiting for a state
+
+local function not_established(conn)
+    local last = conn._last_error
+    if last ~= nil then
+        return E.client(NO_CONNECTION, last.message)
+    elseif conn._closing then
+        return E.client(NO_CONNECTION, 'Connection is closing')
+    end
+    return E.client(NO_CONNECTION, format('Connection is not established, state is "%s"', conn.state))
+end
+
+-- Whether the state may still become another one by itself.
+local function is_final(conn)
+    local state = conn.state
+    return state == 'error' or state == 'closed'
+        or (state == 'graceful_shutdown' and conn.opts.reconnect_after == nil)
+end
+
+-- Waits until `wanted` (a set of states) has the connection's state. Gives the value of the set, or false and, when the
+-- fiber was cancelled or the like, the code to raise.
+local function wait_for(conn, wanted, deadline)
+    while true do
+        local value = wanted[conn.state]
+        if value then
+            return value
+        elseif is_final(conn) then
+            return false
+        end
+        local code = raw.wait_state(conn._raw, deadline)
+        if code == TIMED_OUT then
+            return wanted[conn.state] or false
+        elseif code then
+            return false, code
+        end
+    end
+end
+
+local ACTIVE = { active = true }
+
+-- ---------------------------------------------------------------- requests
+
+local slow
+
+-- The results of a request, or what has to be done before there are any.
+local function settle(op, conn, a, b, c, d, e, ok, ...)
+    if ok == true then
+        return ...
+    end
+    return slow(op, conn, a, b, c, d, e, nil, ok, ...)
+end
+
+local function stale(conn, deadline, ...)
+    local _, code = wait_for(conn, ACTIVE, deadline)
+    if code then
+        return fail(code, 2)
+    end
+    return ...
+end
+
+function slow(op, conn, a, b, c, d, e, deadline, code, ...)
+    if code == true then
+        return ...
+    elseif code == nil then
+        return slow(op, conn, a, b, c, d, e, deadline, raw.rewait(conn._raw, deadline))
+    elseif code == DONE_STALE then
+        return stale(conn, deadline, ...)
+    elseif code == REFUSED then
+        local active, problem = wait_for(conn, ACTIVE, deadline)
+        if problem then
+            return fail(problem, 2)
+        elseif not active then
+            return E.raise(not_established(conn), 2)
+        elseif raw.problem(conn._raw) then
+            -- It broke in this very turn and its worker has not run yet.
+            raw.wait_state(conn._raw, fraw.deadline(0))
+        end
+        return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
+    elseif code == WORKER then
+        return error('Synchronous requests are not allowed in net.box trigger', 2)
+    elseif type(code) == 'number' then
+        raw.forget(conn._raw)
+        return fail(code, 2)
+    elseif type(code) == 'string' then
+        return fail(code, 2)
+    end
+    return E.raise(code, 2)
+end
+
+-- ---------------------------------------------------------------- options
+
+local function illegal(message, level)
+    return E.raise(E.illegal_params(message), (level or 2) + 1)
+end
+
+local function is_number(value)
+    return type(value) == 'number'
+        or (type(value) == 'cdata' and (ffi.istype(int64, value) or ffi.istype(uint64, value)))
+end
+
+local function is_ibuf(value)
+    return type(value) == 'cdata' and tostring(ffi.typeof(value)):find('ibuf', 1, true) ~= nil
+end
+
+local CHECKS = {
+    boolean = function(value)
+        return type(value) == 'boolean'
+    end,
+    number = is_number,
+    string = function(value)
+        return type(value) == 'string'
+    end,
+    table = function(value)
+        return type(value) == 'table'
+    end,
+    ['function'] = function(value)
+        return type(value) == 'function'
+    end,
+    tuple = function(value)
+        return tuples.is(value)
+    end,
+    ['struct ibuf'] = is_ibuf,
+    any = function()
+        return true
+    end,
+}
+
+local function check_options(opts, template, level)
+    if type(opts) ~= 'table' then
+        return illegal('options should be a table', level + 1)
+    end
+    for key, value in pairs(opts) do
+        local expected = template[key]
+        if expected == nil then
+            return illegal(format("unexpected option '%s'", tostring(key)), level + 1)
+        end
+        local fits = false
+        for i = 1, #expected do
+            fits = fits or CHECKS[expected[i]](value)
+        end
+        if not fits then
+            local which = #expected == 1 and 'should be of type %s'
+                or template == core.CONNECT_OPTIONS and 'should be one of types: %s' or 'should be of type %s'
+            return illegal(format("options parameter '%s' " .. which, key, concat(expected, ', ')), level + 1)
+        end
+    end
+end
+
+local REQUEST_OPTIONS = {
+    is_async = { 'boolean' },
+    timeout = { 'number' },
+    buffer = { 'struct ibuf' },
+    skip_header = { 'boolean' },
+    return_raw = { 'boolean' },
+    on_push = { 'function' },
+    on_push_ctx = { 'any' },
+    iterator = { 'string' },
+    limit = { 'number' },
+    offset = { 'number' },
+    fetch_pos = { 'boolean' },
+    after = { 'string', 'table', 'tuple' },
+    _thread_id = { 'number' },
+}
+
+-- A request with options.
+local function with_options(op, conn, opts, a, b, c, d, e)
+    check_options(opts, REQUEST_OPTIONS, 2)
+    if opts.is_async then
+        if opts.on_push ~= nil or opts.on_push_ctx ~= nil then
+            return error('To handle pushes in an async request use future:pairs()', 2)
+        end
+        local ok, future = op(conn, conn, a, b, c, d, e)
+        if ok == true then
+            return future
+        elseif ok == REFUSED then
+            return E.raise(not_established(conn), 2)
+        end
+        return fail(ok, 2)
+    end
+    local deadline = opts.timeout and fraw.deadline(tonumber(opts.timeout)) or nil
+    return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
+end
+core.with_options = with_options
+
+-- ---------------------------------------------------------------- the operations
+
+local raw_call, raw_eval, raw_select, raw_insert, raw_replace = raw.call, raw.eval, raw.select, raw.insert, raw.replace
+local raw_update, raw_delete, raw_upsert, raw_send = raw.update, raw.delete, raw.upsert, raw.send
+
+local function op_call(conn, wait, name, args)
+    return raw_call(conn._raw, name, args, wait, VALUES, 0, conn._stream_id)
+end
+
+local function op_eval(conn, wait, expression, args)
+    return raw_eval(conn._raw, expression, args, wait, VALUES, 0, conn._stream_id)
+end
+
+local function op_bare(conn, wait, kind, shape, body)
+    return raw_send(conn._raw, kind, body or '', wait, shape, 0, conn._stream_id)
+end
+
+local function op_insert(conn, wait, space, tuple, reference)
+    return raw_insert(conn._raw, space, tuple, wait, TUPLE, reference, conn._stream_id)
+end
+
+local function op_replace(conn, wait, space, tuple, reference)
+    return raw_replace(conn._raw, space, tuple, wait, TUPLE, reference, conn._stream_id)
+end
+
+local function op_delete(conn, wait, space, index, key, reference)
+    return raw_delete(conn._raw, space, index, key, wait, TUPLE, reference, conn._stream_id)
+end
+
+local function op_update(conn, wait, space, index, key, operations, reference)
+    return raw_update(conn._raw, space, index, key, operations, wait, TUPLE, reference, conn._stream_id)
+end
+
+local function op_upsert(conn, wait, space, tuple, operations)
+    return raw_upsert(conn._raw, space, tuple, operations, wait, NOTHING, 0, conn._stream_id)
+end
+
+local function op_get(conn, wait, space, index, key, reference, iterator)
+    return raw_select(conn._raw, space, index, iterator, 0, iterator == 0 and 2 or 1, key, nil, nil, wait, TUPLE,
+        reference, conn._stream_id)
+end
+
+-- `p` holds what a select has besides space, index, key and reference.
+local function op_select(conn, wait, space, index, key, reference, p)
+    return raw_select(conn._raw, space, index, p.iterator, p.offset, p.limit, key, p.after, p.fetch_pos, wait, p.shape,
+        reference, conn._stream_id)
+end
+
+-- ---------------------------------------------------------------- the connection's methods
+
+local methods = {}
+local conn_mt = { __index = methods, __metatable = false }
+
+local function dot_call(name, level)
+    return E.raise(E.client(PROC_LUA, format('Use remote:%s(...) instead of remote.%s(...):', name, name)), (level or 2) + 1)
+end
+
+function methods.call(conn, name, args, opts)
+    if type(conn) ~= 'table' then
+        return dot_call('call')
+    elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
+        return error('Use remote:call(func_name, {arg1, arg2, ...}, opts) instead of '
+            .. 'remote:call(func_name, arg1, arg2, ...)', 2)
+    end
+    if type(name) ~= 'string' then
+        name = tostring(name)
+    end
+    if opts == nil then
+        return settle(op_call, conn, name, args, nil, nil, nil,
+            raw_call(conn._raw, name, args, nil, VALUES, 0, conn._stream_id))
+    end
+    return with_options(op_call, conn, opts, name, args)
+end
+
+function methods.eval(conn, expression, args, opts)
+    if type(conn) ~= 'table' then
+        return dot_call('eval')
+    elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
+        return error('Use remote:eval(expression, {arg1, arg2, ...}, opts) instead of '
+            .. 'remote:eval(expression, arg1, arg2, ...)', 2)
+    end
+    if type(expression) ~= 'string' then
+        expression = tostring(expression)
+    end
+    if opts == nil then
+        return settle(op_eval, conn, expression, args, nil, nil, nil,
+            raw_eval(conn._raw, expression, args, nil, VALUES, 0, conn._stream_id))
+    end
+    return with_options(op_eval, conn, opts, expression, args)
+end
+
+function methods.ping(conn, opts)
+    if type(conn) ~= 'table' then
+        return dot_call('ping')
+    end
+    if opts ~= nil then
+        check_options(opts, REQUEST_OPTIONS, 2)
+        if opts.is_async then
+            return error("conn:ping() doesn't support `is_async` argument", 2)
+        end
+    end
+    if raw.is_worker(conn._raw) then
+        return error('Synchronous requests are not allowed in net.box trigger', 2)
+    end
+    local ok = pcall(with_options, op_bare, conn, { timeout = opts and opts.timeout }, 64, NOTHING)
+    if not ok and fraw.is_cancelled() then
+        return fail(CANCELLED)
+    end
+    return ok
+end
+
+function methods.is_connected(conn)
+    if type(conn) ~= 'table' then
+        return dot_call('is_connected')
+    end
+    return conn.state == 'active' or conn.state == 'fetch_schema'
+end
+
+local function wait_state(conn, wanted, timeout)
+    local deadline = timeout and fraw.deadline(timeout) or nil
+    local value, code = wait_for(conn, wanted, deadline)
+    if code then
+        return fail(code, 3)
+    end
+    return value
+end
+
+function methods.wait_state(conn, state, timeout)
+    if type(conn) ~= 'table' then
+        return dot_call('wait_state')
+    end
+    local wanted = state
+    if type(state) ~= 'table' then
+        wanted = { [state] = true }
+    end
+    local value = wait_state(conn, wanted, timeout)
+    return value
+end
+
+function methods.wait_connected(conn, timeout)
+    if type(conn) ~= 'table' then
+        return dot_call('wait_connected')
+    end
+    local value = wait_state(conn, ACTIVE, timeout)
+    return value
+end
+
+function methods.reload_schema(conn)
+    if type(conn) ~= 'table' then
+        return dot_call('reload_schema')
+    end
+    return conn:ping()
+end
+
+function methods.close(conn)
+    if type(conn) ~= 'table' then
+        return dot_call('close')
+    end
+    conn = conn._conn or conn
+    if conn._worker_done then
+        return
+    end
+    conn._closing = true
+    raw.phase(conn._raw, 0)
+    raw.alert(conn._raw, CLOSING)
+    if raw.is_worker(conn._raw) then
+        return fail(CANCELLED)
+    end
+    while not conn._worker_done do
+        local code = raw.wait_state(conn._raw)
+        if code then
+            return fail(code)
+        end
+    end
+end
+
+-- ---------------------------------------------------------------- triggers
+
+local function callable(value)
+    if type(value) == 'function' then
+        return true
+    end
+    local meta = getmetatable(value)
+    return type(meta) == 'table' and meta.__call ~= nil
+end
+
+local function find_trigger(list, fn, name)
+    for i = 1, #list do
+        if (name ~= nil and list[i].name == name) or (name == nil and list[i].name == nil and list[i].func == fn) then
+            return i
+        end
+    end
+end
+
+local function put_named(list, fn, name)
+    local i = find_trigger(list, nil, name)
+    if i and fn ~= nil then
+        list[i] = { func = fn, name = name }
+    elseif i then
+        table.remove(list, i)
+    elseif fn ~= nil then
+        table.insert(list, 1, { func = fn, name = name })
+    end
+end
+
+-- Lists are newest first, and replaced when they change: a trigger may remove itself while the list is run.
+local function change_triggers(list, new, old, name)
+    local result = {}
+    for i = 1, #list do
+        result[i] = list[i]
+    end
+    if type(new) == 'table' and not callable(new) then
+        name, new = new.name, new.func
+        if type(name) ~= 'string' then
+            return nil, 'name must be a string'
+        elseif new ~= nil and not callable(new) then
+            return nil, 'func must be a callable object or nil'
+        end
+        put_named(result, new, name)
+        return result, nil, new
+    end
+    if name ~= nil then
+        if type(name) ~= 'string' then
+            return nil, 'name must be a string'
+        end
+        put_named(result, new, name)
+        return result, nil, new
+    end
+    if (new ~= nil and not callable(new)) or (old ~= nil and not callable(old)) then
+        return nil, 'trigger reset: incorrect arguments'
+    end
+    if old ~= nil then
+        local i = find_trigger(result, old)
+        if not i then
+            return nil, 'trigger reset: Trigger is not found'
+        end
+        table.remove(result, i)
+    end
+    if new ~= nil and not find_trigger(result, new) then
+        table.insert(result, 1, { func = new })
+    end
+    return result, nil, new
+end
+
+local function define_trigger(name)
+    local field = '_' .. name
+    methods[name] = function(conn, ...)
+        if type(conn) ~= 'table' then
+            return dot_call(name)
+        end
+        conn = conn._conn or conn
+        local list = conn[field]
+        local new, old, title = ...
+        if select('#', ...) == 0 or (new == nil and old == nil and title == nil) then
+            local functions = {}
+            for i = 1, #list do
+                functions[i] = list[i].func
+            end
+            return functions
+        end
+        local changed, problem, result = change_triggers(list, new, old, title)
+        if problem then
+            return error(problem, 2)
+        end
+        conn[field] = changed
+        return result
+    end
+end
+for _, name in ipairs { 'on_connect', 'on_disconnect', 'on_schema_reload', 'on_shutdown' } do
+    define_trigger(name)
+end
+
+-- Runs a list of triggers: true, or false and the first error.
+function core.run_triggers(conn, field)
+    local list = conn[field]
+    for i = 1, #list do
+        local ok, err = pcall(list[i].func, conn)
+        if not ok then
+            return false, err
+        end
+    end
+    return true
+end
+
+-- ---------------------------------------------------------------- futures
+
+local future = {}
+future_mt.__index = future
+function future_mt.__tostring()
+    return 'net.box.request'
+end
+
+-- Parts of a future's box (future.rs).
+local FINISH = 5
+
+local function outcome(f, value, err)
+    local finish = raw.future_part(f, FINISH)
+    if finish and err == nil then
+        value = finish(value)
+        raw.future_part(f, 1, value)
+        raw.future_part(f, FINISH, false)
+    end
+    if err ~= nil then
+        return nil, err
+    end
+    return value
+end
+
+local function check_future(f, usage)
+    if not raw.is_future(f) then
+        return error('Usage: future:' .. usage, 3)
+    end
+end
+
+function future.is_ready(f)
+    check_future(f, 'is_ready()')
+    return (raw.future_peek(f))
+end
+
+function future.result(f)
+    check_future(f, 'result()')
+    local ready, value, err = raw.future_peek(f)
+    if not ready then
+        return nil, E.client(PROC_LUA, 'Response is not ready')
+    end
+    return outcome(f, value, err)
+end
+
+local future_wait = raw.future_wait
+
+local function waited(f, deadline, code, value, err)
+    if code == true then
+        if err == nil and type(value) ~= 'string' then
+            return value
+        end
+        return outcome(f, value, err)
+    elseif code == nil then
+        return waited(f, deadline, future_wait(f, deadline))
+    elseif code == TIMED_OUT then
+        return nil, E.timed_out()
+    end
+    return fail(code, 2)
+end
+
+function future.wait_result(f, timeout)
+    if timeout == nil then
+        return waited(f, nil, future_wait(f))
+    end
+    if type(timeout) ~= 'number' or timeout < 0 then
+        return error('Usage: future:wait_result(timeout)', 2)
+    end
+    if timeout == 0 and not raw.future_peek(f) then
+        return nil, E.timed_out()
+    end
+    local deadline = fraw.deadline(timeout)
+    return waited(f, deadline, future_wait(f, deadline))
+end
+
+function future.discard(f)
+    check_future(f, 'discard()')
+    raw.future_fail(f, E.client(PROC_LUA, 'Response is discarded'))
+end
+
+-- ---------------------------------------------------------------- spaces
+
+local ITERATORS = {
+    EQ = 0, REQ = 1, ALL = 2, LT = 3, LE = 4, GE = 5, GT = 6, BITS_ALL_SET = 7, BITS_ANY_SET = 8, BITS_ALL_NOT_SET = 9,
+    OVERLAPS = 10, NEIGHBOR = 11, NP = 12, PP = 13,
+}
+
+local space_methods, index_methods = {}, {}
+core.space_mt = { __index = space_methods, __metatable = false }
+core.index_mt = { __index = index_methods, __metatable = false }
+
+local function check_space(space, name)
+    if type(space) ~= 'table' then
+        return E.raise(E.illegal_params(format('Use space:%s(...) instead of space.%s(...)', name, name)), 3)
+    end
+end
+
+local function check_index(index, name)
+    if type(index) ~= 'table' then
+        return E.raise(E.illegal_params(format('Use index:%s(...) instead of index.%s(...)', name, name)), 3)
+    end
+end
+
+local function no_primary(space)
+    return E.raise(E.client(35, format("No index #0 is defined in space '%s'", tostring(space.name or space.id))), 3)
+end
+
+local NO_KEY = {}
+
+local function is_empty(key)
+    return key == nil or (type(key) == 'table' and next(key) == nil)
+end
+
+local function select_iterator(opts, key, level)
+    local name = opts and opts.iterator
+    if name == nil then
+        return is_empty(key) and 2 or 0
+    end
+    local number = ITERATORS[upper(name)]
+    if number == nil then
+        return E.raise(E.client(72, format("Unknown iterator type '%s'", name)), level + 1)
+    end
+    return number
+end
+
+local function select_plain(conn, space, index, key, reference)
+    local iterator = is_empty(key) and 2 or 0
+    if key == nil then
+        key = NO_KEY
+    end
+    return raw_select(conn._raw, space, index, iterator, 0, 0xffffffff, key, nil, nil, nil, TUPLES, reference,
+        conn._stream_id)
+end
+
+local function op_select_plain(conn, wait, space, index, key, reference)
+    return raw_select(conn._raw, space, index, is_empty(key) and 2 or 0, 0, 0xffffffff, key or NO_KEY, nil, nil, wait,
+        TUPLES, reference, conn._stream_id)
+end
+
+local function select_options(conn, space, index, key, reference, opts)
+    local iterator = select_iterator(opts, key, 3)
+    local p = {
+        iterator = iterator,
+        offset = tonumber(opts.offset) or 0,
+        limit = tonumber(opts.limit) or 0xffffffff,
+        shape = TUPLES,
+    }
+    return with_options(op_select, conn, opts, space, index, key, reference, p)
+end
+
+function space_methods.select(space, key, opts)
+    check_space(space, 'select')
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_select_plain, conn, space._id_or_name, 0, key, space._reference, nil,
+            select_plain(conn, space._id_or_name, 0, key, space._reference))
+    end
+    return select_options(conn, space._id_or_name, 0, key, space._reference, opts)
+end
+
+function index_methods.select(index, key, opts)
+    check_index(index, 'select')
+    local space = index.space
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_select_plain, conn, space._id_or_name, index.id, key, space._reference, nil,
+            select_plain(conn, space._id_or_name, index.id, key, space._reference))
+    end
+    return select_options(conn, space._id_or_name, index.id, key, space._reference, opts)
+end
+
+local function one_of(iterator, name, level)
+    return function(index, key, opts)
+        check_index(index, name)
+        local space = index.space
+        local conn = space.connection
+        if opts == nil then
+            return settle(op_get, conn, space._id_or_name, index.id, key, space._reference, iterator,
+                op_get(conn, nil, space._id_or_name, index.id, key, space._reference, iterator))
+        end
+        if opts.buffer ~= nil then
+            return error(format("index:%s() doesn't support `buffer` argument", name), 2)
+        end
+        assert(level == nil)
+        return with_options(op_get, conn, opts, space._id_or_name, index.id, key, space._reference, iterator)
+    end
+end
+index_methods.get = one_of(0, 'get')
+index_methods.min = one_of(5, 'min')
+index_methods.max = one_of(4, 'max')
+
+function space_methods.get(space, key, opts)
+    check_space(space, 'get')
+    local primary = space.index[0]
+    if primary == nil then
+        return no_primary(space)
+    end
+    return primary:get(key, opts)
+end
+
+function space_methods.insert(space, tuple, opts)
+    check_space(space, 'insert')
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_insert, conn, space._id_or_name, tuple, space._reference, nil, nil,
+            raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE, space._reference, conn._stream_id))
+    end
+    return with_options(op_insert, conn, opts, space._id_or_name, tuple, space._reference)
+end
+
+function space_methods.replace(space, tuple, opts)
+    check_space(space, 'replace')
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_replace, conn, space._id_or_name, tuple, space._reference, nil, nil,
+            raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE, space._reference, conn._stream_id))
+    end
+    return with_options(op_replace, conn, opts, space._id_or_name, tuple, space._reference)
+end
+
+function space_methods.delete(space, key, opts)
+    check_space(space, 'delete')
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_delete, conn, space._id_or_name, 0, key, space._reference, nil,
+            raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE, space._reference, conn._stream_id))
+    end
+    return with_options(op_delete, conn, opts, space._id_or_name, 0, key, space._reference)
+end
+
+function index_methods.delete(index, key, opts)
+    check_index(index, 'delete')
+    local space = index.space
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_delete, conn, space._id_or_name, index.id, key, space._reference, nil,
+            raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE, space._reference, conn._stream_id))
+    end
+    return with_options(op_delete, conn, opts, space._id_or_name, index.id, key, space._reference)
+end
+
+function space_methods.update(space, key, operations, opts)
+    check_space(space, 'update')
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_update, conn, space._id_or_name, 0, key, operations, space._reference,
+            raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE, space._reference, conn._stream_id))
+    end
+    return with_options(op_update, conn, opts, space._id_or_name, 0, key, operations, space._reference)
+end
+
+function index_methods.update(index, key, operations, opts)
+    check_index(index, 'update')
+    local space = index.space
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_update, conn, space._id_or_name, index.id, key, operations, space._reference,
+            raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil, TUPLE, space._reference,
+                conn._stream_id))
+    end
+    return with_options(op_update, conn, opts, space._id_or_name, index.id, key, operations, space._reference)
+end
+
+function space_methods.upsert(space, tuple, operations, opts)
+    check_space(space, 'upsert')
+    local conn = space.connection
+    if opts == nil then
+        return settle(op_upsert, conn, space._id_or_name, tuple, operations, nil, nil,
+            raw_upsert(conn._raw, space._id_or_name, tuple, operations, nil, NOTHING, 0, conn._stream_id))
+    end
+    return with_options(op_upsert, conn, opts, space._id_or_name, tuple, operations)
+end
+
+function space_methods.format(space, new)
+    check_space(space, 'format')
+    if new ~= nil then
+        return E.raise(E.client(UNSUPPORTED, 'net.box does not support setting space format'), 2)
+    end
+    return space._format
+end
+
+-- ---------------------------------------------------------------- the handshake's parts
+
+local FEATURES = {
+    [0] = 'streams', 'transactions', 'error_extension', 'watchers', 'pagination', 'space_and_index_names',
+    'watch_once', 'dml_tuple_extension', 'call_ret_tuple_extension', 'call_arg_tuple_extension',
+    'fetch_snapshot_cursor', 'is_sync', 'insert_arrow',
+}
+local FEATURE_NUMBERS = {}
+for number, name in pairs(FEATURES) do
+    FEATURE_NUMBERS[name] = number
+end
+
+function core.version_id(major, minor, patch)
+    return bit.bor(bit.lshift(major, 16), bit.lshift(minor, 8), patch)
+end
+
+local PROTOCOL_VERSION = 10
+-- Keys of bodies.
+local KEY_TUPLE, KEY_USER, KEY_VERSION, KEY_FEATURES, KEY_AUTH_TYPE = 0x21, 0x23, 0x54, 0x55, 0x5b
+
+local function map(pairs_list)
+    local parts = { string.char(0x80 + #pairs_list / 2) }
+    for i = 1, #pairs_list, 2 do
+        parts[#parts + 1] = string.char(pairs_list[i]) .. pairs_list[i + 1]
+    end
+    return concat(parts)
+end
+core.map = map
+
+function core.id_body(fetch_schema)
+    local features = { 0, 1, 2, 3, 4, 5, 6 }
+    assert(fetch_schema ~= nil)
+    return map { KEY_VERSION, raw.encode(PROTOCOL_VERSION), KEY_FEATURES, raw.encode(features) }
+end
+
+function core.read_id(p, body)
+    local reply = raw.decode(body) or {}
+    p.protocol_version = reply[KEY_VERSION] or 0
+    for _, number in ipairs(reply[KEY_FEATURES] or {}) do
+        p.features[number] = true
+    end
+    p.server_auth_type = reply[KEY_AUTH_TYPE]
+end
+
+function core.feature_table(p)
+    local result = {}
+    for number, name in pairs(FEATURES) do
+        result[name] = p.features[number] == true
+    end
+    return result
+end
+
+function core.check_required(p)
+    local version = p.required_version
+    if version and p.protocol_version < version then
+        return core.no_connection(format('Protocol version (%d) < required (%d)', p.protocol_version, version))
+    end
+    local missing = {}
+    for _, name in ipairs(p.required_features or {}) do
+        local number = FEATURE_NUMBERS[name]
+        if number == nil or not p.features[number] then
+            missing[#missing + 1] = name
+        end
+    end
+    if #missing > 0 then
+        return core.no_connection('Missing required protocol features: ' .. concat(missing, ', '))
+    end
+end
+
+function core.auth_body(p, method)
+    if method ~= 'chap-sha1' then
+        return E.client(249, format("Unknown authentication method '%s'", method))
+    end
+    local answer = raw.scramble(p.salt, p.password or '')
+    return nil, map { KEY_USER, raw.encode(p.user), KEY_TUPLE, raw.encode({ method, answer }) }
+end
+
+-- Spaces before the schema is there, or without one: any id, and any name where the peer knows names.
+local function lazy_index(space, key)
+    local index = setmetatable({ space = space, id = key }, core.index_mt)
+    rawset(space.index, key, index)
+    return index
+end
+
+function core.lazy_spaces(conn, rc, p)
+    assert(rc and p)
+    local names = p.features[5]
+    local weak = setmetatable({ conn }, { __mode = 'v' })
+    conn.space = setmetatable({}, {
+        __index = function(spaces, key)
+            local kind = type(key)
+            if weak[1] == nil or (kind ~= 'number' and not (kind == 'string' and names)) then
+                return nil
+            end
+            local space = { connection = weak[1], _id_or_name = key, _reference = 2 }
+            space[kind == 'number' and 'id' or 'name'] = key
+            space.index = setmetatable({}, {
+                __index = function(_, id)
+                    if type(id) == 'number' or (type(id) == 'string' and names) then
+                        return lazy_index(space, id)
+                    end
+                end,
+            })
+            rawset(spaces, key, setmetatable(space, core.space_mt))
+            return space
+        end,
+    })
+end
+
+-- Events and pushes that have arrived.
+function core.handle_queue(conn, rc, p, list)
+    assert(conn and rc and p and list)
+    return nil
+end
+
+local worker = load('cord.netbox.worker')(core)
+
+-- ---------------------------------------------------------------- connecting
+
+core.CONNECT_OPTIONS = {
+    user = { 'string' },
+    password = { 'string' },
+    wait_connected = { 'number', 'boolean' },
+    reconnect_after = { 'number' },
+    connect_timeout = { 'number' },
+    fetch_schema = { 'boolean' },
+    auth_type = { 'string' },
+    required_protocol_version = { 'number' },
+    required_protocol_features = { 'table' },
+    console = { 'boolean' },
+    _disable_graceful_shutdown = { 'boolean' },
+}
+
+local function parameters(parts, opts)
+    local reconnect = opts.reconnect_after and tonumber(opts.reconnect_after)
+    local p = {
+        host = parts.host,
+        port = tonumber(parts.service),
+        user = opts.user,
+        password = opts._password,
+        auth_type = opts.auth_type,
+        reconnect_after = reconnect and reconnect > 0 and reconnect or nil,
+        connect_timeout = tonumber(opts.connect_timeout or 10),
+        fetch_schema = opts.fetch_schema ~= false,
+        keep_spaces = opts.fetch_schema == true,
+        required_version = opts.required_protocol_version,
+        required_features = opts.required_protocol_features,
+        references = {},
+        last_reference = 2,
+        features = {},
+    }
+    if parts.unix then
+        p.host, p.path = 'unix/', parts.unix
+    end
+    p.name = format('%s:%s', tostring(parts.host or ''), tostring(parts.service))
+    return p
+end
+
+local weak_values = { __mode = 'v' }
+
+local function start(p, opts, host, port)
+    local rc, hook = raw.new(raw.conn_meta, raw.hook_meta, setmetatable({}, weak_values))
+    raw.anchor(rc, 2, tuples.metatable_of(nil))
+    p.references[tuples.metatable_of(nil)] = 2
+    local conn = setmetatable({
+        host = host,
+        port = port,
+        opts = opts,
+        state = 'initial',
+        _raw = rc,
+        _gc_hook = hook,
+        _stream_id = 0,
+        _last_stream_id = 0,
+        _on_connect = {},
+        _on_disconnect = {},
+        _on_schema_reload = {},
+        _on_shutdown = {},
+    }, conn_mt)
+    local f = fiber.new(worker, p, rc, setmetatable({ conn }, weak_values))
+    fraw.set_system(f)
+    f:name((p.name .. ' (net.box)'):sub(1, 255))
+    conn._fiber = f
+    local wait = opts.wait_connected
+    if wait ~= false then
+        local deadline
+        if is_number(wait) then
+            deadline = fraw.deadline(tonumber(wait))
+        end
+        local _, code = wait_for(conn, ACTIVE, deadline)
+        if code then
+            return fail(code, 3)
+        end
+    end
+    return conn
+end
+
+local function copy_options(opts)
+    local result = {}
+    for key, value in pairs(opts) do
+        result[key] = value
+    end
+    return result
+end
+
+local function credentials(parts, opts)
+    if opts.user == nil and opts.password == nil then
+        opts.user, opts.password = parts.login, parts.password
+    elseif opts.user == nil then
+        return E.raise(E.client(PROC_LUA, 'net.box: user is not defined'), 4)
+    end
+    opts._password = opts.password
+    opts.password = nil
+end
+
+local USAGE = 'usage: connect(uri[, opts] | host, port[, opts])'
+
+-- The URI and the options of connect's arguments.
+local function arguments(first, ...)
+    if select('#', ...) > 0 then
+        local second = ...
+        if (type(second) == 'number' or type(second) == 'string')
+            and (first == nil or type(first) == 'string' or type(first) == 'number') then
+            local host = first and tostring(first) or ''
+            if host:find(':', 1, true) and host:sub(1, 1) ~= '[' and host ~= 'unix/:' then
+                host = '[' .. host .. ']'
+            end
+            if host == 'unix/' then
+                return 'unix/:' .. tostring(second), (select(2, ...))
+            end
+            return host == '' and tostring(second) or host .. ':' .. tostring(second), (select(2, ...))
+        end
+    end
+    if type(first) ~= 'string' and type(first) ~= 'number' and type(first) ~= 'table' then
+        return nil
+    end
+    return first, (...)
+end
+
+local netbox = {}
+
+local function do_connect(...)
+    local source, opts
+    if rawequal((...), netbox) then
+        source, opts = arguments(select(2, ...))
+    else
+        source, opts = arguments(...)
+    end
+    if source == nil then
+        return E.raise(E.client(PROC_LUA, USAGE), 3)
+    end
+    local parts, problem = uri.parse(source)
+    if parts == nil then
+        return error(problem, 3)
+    end
+    if opts ~= nil then
+        check_options(opts, core.CONNECT_OPTIONS, 3)
+    end
+    opts = copy_options(opts or {})
+    if opts.console then
+        return illegal('Netbox text protocol support was dropped, please use require(\'console\').connect() instead', 3)
+    end
+    credentials(parts, opts)
+    if opts.auth_type ~= nil and opts.auth_type ~= 'chap-sha1' then
+        return E.raise(E.client(249, format("Unknown authentication method '%s'", opts.auth_type)), 3)
+    end
+    local p = parameters(parts, opts)
+    opts._password = nil
+    return start(p, opts, parts.host, parts.service)
+end
+
+function netbox.connect(...)
+    local conn = do_connect(...)
+    return conn
+end
+netbox.new = netbox.connect
+
+netbox.tuple = tuples
+netbox._internal = { core = core }
+
+return netbox

@@ -1,0 +1,520 @@
+//! Replies: bytes that have arrived become Lua values on the scratch thread, in one protected call a batch, and are
+//! moved to whoever waits for them.
+
+use super::codec::{self, Base, Broken, Kept};
+use super::future;
+use super::request::{Entry, How, Slab, code};
+use super::transport::{self, Conn, Phase, Problem, Queued, attention};
+use crate::fiber::fiber::{Wait, attention as fiber_attention, flag};
+use crate::iproto::constants::{BODY_LEN_MAX, key, kind};
+use crate::iproto::decode::{self, Frame, FrameError, ResponseHeader};
+use crate::iproto::error::{ErrorBody, decode_body};
+use crate::iproto::mp::Reader;
+use crate::lua::body::LuaFiber;
+use crate::lua::fiber::{room, waiter_of};
+use crate::lua::state::{Keep, State};
+use mlua::ffi::*;
+use std::ffi::{c_int, c_void};
+
+/// Where the handling of a batch stands. It has no destructor: a raise may pass it.
+struct Batch {
+    conn: *mut Conn,
+    /// The packet under way, or the first one that is not all there.
+    at: usize,
+    problem: Problem,
+    /// The packet under way is decoded once more to learn what it raises.
+    rescue: bool,
+}
+
+/// Handles all whole packets that have arrived.
+///
+/// # Safety
+/// `conn` is live and stays so.
+pub unsafe fn handle(s: *mut State, conn: *mut Conn) {
+    // SAFETY: the caller's contract; the jobs do not outlive this frame.
+    unsafe {
+        let mut batch = Batch { conn, at: (*conn).start, problem: Problem::None, rescue: false };
+        while !State::protected(s, run, (&raw mut batch).cast()) {
+            // One reply raised: its caller gets that, the others their replies. Twice the same: no memory even for that.
+            let stuck = batch.rescue;
+            batch.rescue = true;
+            if stuck {
+                skip(&mut batch);
+            }
+        }
+        (*conn).start = batch.at;
+        if batch.problem != Problem::None {
+            transport::break_off(s, conn, batch.problem);
+        }
+        after_one(s, conn);
+    }
+}
+
+/// Tells a worker that waits for it that nothing is in flight any more.
+///
+/// # Safety
+/// `conn` is live.
+pub unsafe fn after_one(s: *mut State, conn: *mut Conn) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if (*conn).wanted & attention::IDLE != 0 && (&(*conn).slab).is_empty() {
+            transport::alert(s, conn, attention::IDLE);
+        }
+    }
+}
+
+fn pending<'a>(conn: *mut Conn, at: usize) -> &'a [u8] {
+    // SAFETY: the input buffer neither moves nor changes while its batch is handled: nothing reads meanwhile.
+    unsafe { (&(*conn).input).get(at..(*conn).end).unwrap_or_default() }
+}
+
+fn skip(batch: &mut Batch) {
+    if let Ok(Frame::Packet { end, .. }) = decode::frame(pending(batch.conn, batch.at), BODY_LEN_MAX) {
+        batch.at += end;
+    }
+    batch.rescue = false;
+}
+
+/// What a batch's replies share: positions on the scratch thread's stack.
+struct Context {
+    s: *mut State,
+    l: *mut lua_State,
+    conn: *mut Conn,
+    base: Base,
+    /// The connection's table of anchors.
+    anchors: c_int,
+}
+
+/// Pushes the anchors of a connection.
+///
+/// # Safety
+/// `l` has three free slots.
+pub unsafe fn push_anchors(s: *mut State, l: *mut lua_State, conn: *const Conn) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        (*s).push_kept(l, Keep::Netbox);
+        lua_rawgeti_(l, -1, Kept::Anchors as c_int);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+        lua_rawgeti_(l, -1, (*conn).slot as c_int + 1);
+        lua_replace(l, -3);
+        lua_settop(l, -2);
+    }
+}
+
+unsafe fn run(l: *mut lua_State, s: *mut State, argument: *mut c_void) {
+    let batch = argument.cast::<Batch>();
+    // SAFETY: called under the protection of `handle`, which keeps the batch.
+    unsafe {
+        luaL_checkstack_(l, 40, c"net.box".as_ptr());
+        let conn = (*batch).conn;
+        let base = codec::base(s, l);
+        push_anchors(s, l, conn);
+        let context = Context { s, l, conn, base, anchors: lua_gettop(l) };
+        let top = context.anchors;
+        loop {
+            let input = pending(conn, (*batch).at);
+            let (start, end) = match decode::frame(input, BODY_LEN_MAX) {
+                Ok(Frame::Packet { start, end }) => (start, end),
+                Ok(Frame::Incomplete(need)) => {
+                    (*conn).need = need;
+                    return;
+                }
+                Err(FrameError::TooBig(_)) => return (*batch).problem = Problem::TooBig,
+                Err(FrameError::Length) => return (*batch).problem = Problem::Length,
+            };
+            let packet = input.get(start..end).unwrap_or_default();
+            let Ok((header, body_at)) = decode::response_header(packet) else {
+                return (*batch).problem = Problem::Header;
+            };
+            let body = packet.get(body_at..).unwrap_or_default();
+            let handled = if (*batch).rescue { rescue(&context, header, body) } else { one(&context, header, body) };
+            if handled.is_err() {
+                return (*batch).problem = Problem::Body;
+            }
+            (*batch).rescue = false;
+            (*batch).at += end;
+            lua_settop(l, top);
+        }
+    }
+}
+
+/// Handles one packet.
+unsafe fn one(c: &Context, header: ResponseHeader, body: &[u8]) -> Result<(), Broken> {
+    // SAFETY: called in the batch's job; whatever is pushed is dropped by the caller.
+    unsafe {
+        let conn = c.conn;
+        if header.schema_version != (*conn).schema_version && header.schema_version != 0 {
+            new_schema(c, header.schema_version);
+        }
+        let Some(entry) = (&(*conn).slab).get(header.sync) else {
+            if header.kind == kind::EVENT {
+                queue(c, 0, body);
+            }
+            return Ok(());
+        };
+        if header.kind != kind::OK {
+            return unusual(c, entry, header, body);
+        }
+        if entry.waiter.is_null() {
+            return future::reply(c.s, c.l, conn, c.anchors, c.base, entry, body);
+        }
+        let first = lua_gettop(c.l);
+        if (*conn).phase == Phase::Loading {
+            lua_pushinteger(c.l, code::DONE_STALE as lua_Integer);
+        } else {
+            lua_pushboolean(c.l, 1);
+        }
+        push_results(c, entry, body)?;
+        deliver(c.s, c.l, entry, lua_gettop(c.l) - first);
+        (&mut (*conn).slab).remove(entry.sync);
+        Ok(())
+    }
+}
+
+#[cold]
+unsafe fn new_schema(c: &Context, version: u64) {
+    // SAFETY: as for `one`.
+    unsafe {
+        (*c.conn).schema_version = version;
+        (*c.conn).schema_changes += 1;
+        if (*c.conn).track_schema {
+            if (*c.conn).phase == Phase::Active {
+                (*c.conn).phase = Phase::Loading;
+            }
+            transport::alert(c.s, c.conn, attention::STALE);
+        }
+    }
+}
+
+#[cold]
+unsafe fn queue(c: &Context, sync: u64, body: &[u8]) {
+    // SAFETY: as for `one`; the bytes are copied.
+    unsafe {
+        (&mut (*c.conn).queue).push(Queued { sync, body: body.into() });
+        transport::alert(c.s, c.conn, attention::QUEUED);
+    }
+}
+
+/// An error, a push, or a type nobody knows, which is taken for an error.
+#[cold]
+unsafe fn unusual(c: &Context, entry: Entry, header: ResponseHeader, body: &[u8]) -> Result<(), Broken> {
+    // SAFETY: as for `one`.
+    unsafe {
+        if header.kind == kind::CHUNK {
+            if entry.waiter.is_null() {
+                return future::push(c.s, c.l, c.anchors, c.base, entry, body);
+            }
+            queue(c, entry.sync, body);
+            return Ok(());
+        }
+        push_error(c.s, c.l, c.base, header.kind & (kind::ERROR_BIT - 1), body)?;
+        finish_with_error(c.s, c.l, c.conn, c.anchors, entry);
+        Ok(())
+    }
+}
+
+/// Ends a request with the error object on the top of the stack.
+///
+/// # Safety
+/// `anchors` is the position of the connection's anchors.
+pub unsafe fn finish_with_error(s: *mut State, l: *mut lua_State, conn: *mut Conn, anchors: c_int, entry: Entry) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        (&mut (*conn).slab).remove(entry.sync);
+        if entry.waiter.is_null() {
+            future::fail(s, l, anchors, entry);
+        } else {
+            deliver(s, l, entry, 1);
+        }
+    }
+}
+
+/// Moves the `n` values on the top of `l` to the fiber that waits for them, and wakes it.
+#[inline(always)]
+unsafe fn deliver(s: *mut State, l: *mut lua_State, entry: Entry, n: c_int) {
+    // SAFETY: an entry's fiber is live and waits: it takes its entry away when it gives up.
+    unsafe {
+        let f: LuaFiber = entry.waiter;
+        if (*f).wait != Wait::Request || (*f).data.ticket != entry.sync || (*f).data.nargs != 0 {
+            return;
+        }
+        let waiter = waiter_of(f);
+        if n > 15 && !room(s, waiter, n) {
+            luaL_error(l, c"too many results to unpack".as_ptr());
+        }
+        lua_xmove(l, waiter, n);
+        (*f).data.nargs = n;
+        if (*f).attention & (fiber_attention::TIMER | fiber_attention::LINKED) != 0 {
+            (*s).cord.signal(f);
+        } else if !(*f).is(flag::READY | flag::DEAD) {
+            (*s).cord.enqueue(f);
+        }
+    }
+}
+
+/// The reader of DATA's elements and their number; none when there is no DATA.
+///
+/// # Errors
+/// The body is no map of our keys.
+#[inline(always)]
+pub fn data(body: &[u8]) -> Result<Option<(Reader<'_>, u32)>, Broken> {
+    let mut reader = Reader::new(body);
+    if let [0x81, key::DATA, ..] = *body {
+        reader = Reader::at(body, 2);
+        let n = reader.read_array().map_err(|_| Broken)?;
+        return Ok(Some((reader, n)));
+    }
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let mut found = None;
+    for _ in 0..reader.read_map().map_err(|_| Broken)? {
+        let name = reader.read_uint().map_err(|_| Broken)?;
+        if name == u64::from(key::DATA) {
+            let mut elements = reader;
+            let n = elements.read_array().map_err(|_| Broken)?;
+            found = Some((elements, n));
+        }
+        reader.skip().map_err(|_| Broken)?;
+    }
+    Ok(found)
+}
+
+/// Pushes the results of a synchronous request.
+#[inline(always)]
+unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Broken> {
+    // SAFETY: as for `one`.
+    unsafe {
+        match entry.how {
+            How::Values => {
+                let Some((mut reader, n)) = data(body)? else { return Ok(()) };
+                if n > 8 {
+                    #[allow(clippy::cast_possible_wrap)]
+                    let n = n.min(1 << 24) as c_int;
+                    if lua_checkstack(c.l, n + 16) == 0 {
+                        luaL_error(c.l, c"too many results to unpack".as_ptr());
+                    }
+                }
+                for _ in 0..n {
+                    codec::decode(c.s, c.l, c.base, &mut reader, 0)?;
+                }
+                Ok(())
+            }
+            How::Nothing => Ok(()),
+            How::True => {
+                lua_pushboolean(c.l, 1);
+                Ok(())
+            }
+            _ => push_one(c.s, c.l, c.anchors, c.base, entry, body).map(drop),
+        }
+    }
+}
+
+/// Pushes the result as one value; false and nothing pushed if it has none. For futures, all values as a table.
+///
+/// # Errors
+/// # Safety
+/// Called in the batch's job.
+pub unsafe fn push_one(
+    s: *mut State,
+    l: *mut lua_State,
+    anchors: c_int,
+    base: Base,
+    entry: Entry,
+    body: &[u8],
+) -> Result<bool, Broken> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if entry.how == How::Body {
+            lua_pushlstring_(l, body.as_ptr().cast(), body.len());
+            return Ok(true);
+        }
+        if entry.how == How::Nothing {
+            return Ok(false);
+        }
+        let Some((mut reader, n)) = data(body)? else {
+            if matches!(entry.how, How::Tuples | How::Values) {
+                lua_createtable(l, 0, 0);
+                return Ok(true);
+            }
+            return Ok(false);
+        };
+        match entry.how {
+            How::Values => {
+                codec::decode_array(s, l, base, &mut reader, n, 0)?;
+                lua_pushvalue(l, base.array);
+                lua_setmetatable(l, -2);
+                Ok(true)
+            }
+            How::Tuples => {
+                push_tuples(s, l, anchors, base, entry.reference, &mut reader, n)?;
+                Ok(true)
+            }
+            How::Tuple => {
+                if n == 0 {
+                    return Ok(false);
+                }
+                lua_rawgeti_(l, anchors, entry.reference);
+                let meta = lua_gettop(l);
+                push_tuple(s, l, base, meta, &mut reader)?;
+                lua_remove(l, meta);
+                Ok(true)
+            }
+            _ => {
+                if n == 0 {
+                    return Ok(false);
+                }
+                codec::decode(s, l, base, &mut reader, 0)?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+unsafe fn push_tuples(
+    s: *mut State,
+    l: *mut lua_State,
+    anchors: c_int,
+    base: Base,
+    reference: i32,
+    reader: &mut Reader<'_>,
+    n: u32,
+) -> Result<(), Broken> {
+    // SAFETY: as for `push_one`.
+    unsafe {
+        lua_rawgeti_(l, anchors, reference);
+        let meta = lua_gettop(l);
+        let room = (n as usize).min(reader.rest().len());
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+        lua_createtable(l, room as c_int, 0);
+        for i in 1..=n {
+            push_tuple(s, l, base, meta, reader)?;
+            #[allow(clippy::cast_possible_wrap)]
+            lua_rawseti_(l, -2, i as c_int);
+        }
+        lua_remove(l, meta);
+        Ok(())
+    }
+}
+
+#[inline(always)]
+unsafe fn push_tuple(
+    s: *mut State,
+    l: *mut lua_State,
+    base: Base,
+    meta: c_int,
+    reader: &mut Reader<'_>,
+) -> Result<(), Broken> {
+    // SAFETY: as for `push_one`.
+    unsafe {
+        let n = reader.read_array().map_err(|_| Broken)?;
+        codec::decode_array(s, l, base, reader, n, 1)?;
+        lua_pushvalue(l, meta);
+        lua_setmetatable(l, -2);
+        Ok(())
+    }
+}
+
+/// Pushes the error object of an error reply.
+unsafe fn push_error(s: *mut State, l: *mut lua_State, base: Base, number: u32, body: &[u8]) -> Result<(), Broken> {
+    // SAFETY: as for `one`; the borrowed entries have no destructors.
+    unsafe {
+        codec::push_kept(s, l, Kept::MakeError);
+        lua_pushnumber(l, f64::from(number));
+        match decode_body(body) {
+            ErrorBody::Message(message) => {
+                lua_pushlstring_(l, message.as_ptr().cast(), message.len());
+                lua_call(l, 2, 1);
+            }
+            ErrorBody::Stack(stack) => {
+                lua_pushlstring_(l, c"".as_ptr(), 0);
+                lua_createtable(l, 1, 0);
+                let mut i = 0;
+                for entry in stack {
+                    let Ok(entry) = entry else { break };
+                    lua_createtable(l, 0, 7);
+                    for (name, text) in [(c"type", entry.kind), (c"file", entry.file), (c"message", entry.message)] {
+                        lua_pushlstring_(l, text.as_ptr().cast(), text.len());
+                        lua_setfield(l, -2, name.as_ptr());
+                    }
+                    for (name, value) in [(c"line", entry.line), (c"errno", entry.errno), (c"code", entry.code)] {
+                        lua_pushnumber(l, f64::from(value));
+                        lua_setfield(l, -2, name.as_ptr());
+                    }
+                    if !entry.fields.is_empty() {
+                        codec::decode(s, l, base, &mut Reader::new(entry.fields), 0)?;
+                        lua_setfield(l, -2, c"fields".as_ptr());
+                    }
+                    i += 1;
+                    lua_rawseti_(l, -2, i);
+                }
+                lua_call(l, 3, 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A packet whose handling raised: its request fails with what it raised.
+#[cold]
+unsafe fn rescue(c: &Context, header: ResponseHeader, body: &[u8]) -> Result<(), Broken> {
+    // SAFETY: the closure's argument lives in this frame while it is called.
+    unsafe {
+        let Some(entry) = (&(*c.conn).slab).get(header.sync) else { return Ok(()) };
+        let mut trial = Trial { c, header, body, result: Ok(()) };
+        // The state, which the function finds itself through, and the trial.
+        lua_getfield_(c.l, LUA_REGISTRYINDEX, c"cord.state".as_ptr());
+        lua_pushcclosure(c.l, l_trial, 1);
+        lua_pushlightuserdata(c.l, (&raw mut trial).cast());
+        if lua_pcall(c.l, 1, 0, 0) == 0 {
+            return trial.result;
+        }
+        codec::push_kept(c.s, c.l, Kept::WrapError);
+        lua_insert(c.l, -2);
+        lua_call(c.l, 1, 1);
+        finish_with_error(c.s, c.l, c.conn, c.anchors, entry);
+        Ok(())
+    }
+}
+
+struct Trial<'a> {
+    c: &'a Context,
+    header: ResponseHeader,
+    body: &'a [u8],
+    result: Result<(), Broken>,
+}
+
+unsafe extern "C-unwind" fn l_trial(l: *mut lua_State) -> c_int {
+    // SAFETY: called by `rescue` alone, with its trial, on the same thread: this frame has a stack of its own.
+    unsafe {
+        let trial = lua_touserdata(l, 1).cast::<Trial<'_>>();
+        luaL_checkstack_(l, 40, c"net.box".as_ptr());
+        let outer = (*trial).c;
+        let base = codec::base(outer.s, l);
+        push_anchors(outer.s, l, outer.conn);
+        let c = Context { s: outer.s, l, conn: outer.conn, base, anchors: lua_gettop(l) };
+        (*trial).result = one(&c, (*trial).header, (*trial).body);
+    }
+    0
+}
+
+/// Fails every request in flight with the error object at `idx`.
+///
+/// # Safety
+/// `l` runs one of our functions.
+pub unsafe fn fail_all(s: *mut State, l: *mut lua_State, conn: *mut Conn, idx: c_int) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        luaL_checkstack_(l, 16, c"net.box".as_ptr());
+        push_anchors(s, l, conn);
+        let anchors = lua_gettop(l);
+        let mut from = 0;
+        while let Some(entry) = (&(*conn).slab).any(from) {
+            from = Slab::index(entry.sync) + 1;
+            lua_pushvalue(l, idx);
+            finish_with_error(s, l, conn, anchors, entry);
+            lua_settop(l, anchors);
+        }
+        lua_settop(l, anchors - 1);
+    }
+}

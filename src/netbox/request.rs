@@ -1,0 +1,549 @@
+//! Requests in flight: who waits for the reply to which sync, and what shape the result has.
+
+use super::codec;
+use super::transport::{self, Conn, Phase};
+use crate::fiber::fiber::Wait;
+use crate::iproto::constants::{key, kind};
+use crate::iproto::encode::{self, Header};
+use crate::iproto::mp;
+use crate::lua::body::LuaFiber;
+use crate::lua::fiber::{Way, arm_deadline, before_wait, fail_with, wait, way};
+use crate::lua::state::{self, State};
+use crate::sys::luajit::LUA_TCDATA;
+use mlua::ffi::*;
+use std::ffi::c_int;
+
+/// First results of a request's wait besides the codes of the fiber core.
+pub mod code {
+    use std::ffi::c_int;
+    /// Results follow, and the schema is being read again: a synchronous caller waits for that too.
+    pub const DONE_STALE: c_int = 10;
+    /// Requests are not taken in this state.
+    pub const REFUSED: c_int = 20;
+    /// The connection's own worker may not wait for a reply.
+    pub const WORKER: c_int = 21;
+}
+
+/// What becomes of a reply's body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum How {
+    /// Nothing: a result without values.
+    Nothing,
+    /// The values of DATA: CALL, EVAL.
+    Values,
+    /// DATA as a table of tuples.
+    Tuples,
+    /// The first tuple of DATA, or nothing.
+    Tuple,
+    /// `true`.
+    True,
+    /// The whole body as a string, for Lua to finish.
+    Body,
+    /// The first value of DATA.
+    Value,
+}
+
+impl How {
+    /// The method with that number.
+    pub fn of(number: lua_Integer) -> How {
+        match number {
+            1 => How::Values,
+            2 => How::Tuples,
+            3 => How::Tuple,
+            4 => How::True,
+            5 => How::Body,
+            6 => How::Value,
+            _ => How::Nothing,
+        }
+    }
+}
+
+/// One request in flight, or a free slot.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Its number on the wire. In a free slot, that of the last request.
+    pub sync: u64,
+    /// The waiting fiber; null for a future, and in a free slot.
+    pub waiter: LuaFiber,
+    /// Where the metatable of its tuples is among the connection's anchors; 0 for the plain one.
+    pub reference: i32,
+    /// What becomes of the reply.
+    pub how: How,
+    /// Whether it is in flight.
+    pub live: bool,
+    next: u32,
+}
+
+const INDEX_BITS: u32 = 24;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+const NONE: u32 = u32::MAX;
+
+/// Requests in flight. A sync is a slot's number and how often the slot was used, so that a late reply finds nobody.
+pub struct Slab {
+    entries: Vec<Entry>,
+    free: u32,
+    live: usize,
+}
+
+impl Default for Slab {
+    fn default() -> Self {
+        Slab { entries: Vec::new(), free: NONE, live: 0 }
+    }
+}
+
+impl Slab {
+    /// Requests in flight.
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether nothing is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// The slot of a sync.
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation)]
+    pub fn index(sync: u64) -> usize {
+        (sync & INDEX_MASK) as usize
+    }
+
+    /// The sync the next request will have; `None` when 16 million are in flight.
+    #[inline(always)]
+    pub fn next_sync(&self) -> Option<u64> {
+        match self.entries.get(self.free as usize) {
+            Some(entry) => Some(entry.sync + (1 << INDEX_BITS)),
+            None if self.entries.len() as u64 > INDEX_MASK => None,
+            None => Some((1 << INDEX_BITS) | self.entries.len() as u64),
+        }
+    }
+
+    /// Registers a request under [`next_sync`](Self::next_sync).
+    #[inline(always)]
+    pub fn insert(&mut self, sync: u64, waiter: LuaFiber, how: How, reference: i32) {
+        let index = Self::index(sync);
+        let entry = Entry { sync, waiter, reference, how, live: true, next: NONE };
+        match self.entries.get_mut(index) {
+            Some(place) => {
+                self.free = place.next;
+                *place = entry;
+            }
+            None => self.entries.push(entry),
+        }
+        self.live += 1;
+    }
+
+    /// The request in flight under that sync.
+    #[inline(always)]
+    pub fn get(&self, sync: u64) -> Option<Entry> {
+        self.entries.get(Self::index(sync)).copied().filter(|entry| entry.live && entry.sync == sync)
+    }
+
+    /// Forgets a request: a reply to it finds nobody.
+    #[inline(always)]
+    pub fn remove(&mut self, sync: u64) {
+        let index = Self::index(sync);
+        if let Some(entry) = self.entries.get_mut(index)
+            && entry.live
+            && entry.sync == sync
+        {
+            entry.live = false;
+            entry.waiter = std::ptr::null_mut();
+            entry.next = self.free;
+            #[allow(clippy::cast_possible_truncation)]
+            let index = index as u32;
+            self.free = index;
+            self.live -= 1;
+        }
+    }
+
+    /// Any request in flight at or after slot `from`.
+    pub fn any(&self, from: usize) -> Option<Entry> {
+        self.entries.get(from..)?.iter().copied().find(|entry| entry.live)
+    }
+}
+
+/// Arguments every request function has behind its own, from position `at` on: how to wait (nil: for ever; a number: a
+/// deadline; a table, the connection: not at all, a future is made), what becomes of the reply, the metatable's
+/// reference, the stream, and whether it is the worker's own.
+struct Manner {
+    at: c_int,
+    sync: u64,
+    way: Option<Way>,
+}
+
+/// A refusal, before anything was encoded.
+enum Refusal {
+    Code(c_int),
+    Text(String),
+}
+
+/// Decides whether and how the request may be made, and opens its packet.
+#[inline(always)]
+unsafe fn open(
+    s: *mut State,
+    l: *mut lua_State,
+    conn: *mut Conn,
+    kind: u32,
+    at: c_int,
+) -> Result<(Manner, encode::Mark), Refusal> {
+    // SAFETY: called by the request functions below, with their stack.
+    unsafe {
+        let future = lua_type(l, at) == LUA_TTABLE;
+        let own = lua_type(l, at + 4) == LUA_TBOOLEAN;
+        if (*conn).phase != Phase::Active && !own && !(future && (*conn).phase == Phase::Loading) {
+            return Err(Refusal::Code(code::REFUSED));
+        }
+        if (*conn).fd < 0 {
+            return Err(Refusal::Code(code::REFUSED));
+        }
+        let mut how = None;
+        if !future {
+            if !own && (*conn).is_worker((*s).cord.current) {
+                return Err(Refusal::Code(code::WORKER));
+            }
+            how = Some(way(s, l).map_err(Refusal::Text)?);
+        }
+        let Some(sync) = (&(*conn).slab).next_sync() else {
+            return Err(Refusal::Text("too many requests in flight".into()));
+        };
+        let mut header = Header::new(sync);
+        if lua_type(l, at + 3) == LUA_TNUMBER {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            {
+                header.stream_id = lua_tonumber(l, at + 3) as u64;
+            }
+        }
+        let committed = (*conn).committed;
+        (&mut (*conn).out).truncate(committed);
+        Ok((Manner { at, sync, way: how }, encode::begin(&mut (*conn).out, kind, &header)))
+    }
+}
+
+/// Ends the packet, registers whoever waits, and waits.
+#[inline(always)]
+unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manner, mark: encode::Mark) -> c_int {
+    // SAFETY: as for `open`.
+    unsafe {
+        let Manner { at, sync, way } = manner;
+        // A __serialize function of the arguments may have used the connection.
+        if (&(*conn).slab).next_sync() != Some(sync) || (*conn).out.len() < (*conn).committed {
+            luaL_error(l, c"the connection was used while a request for it was encoded".as_ptr());
+        }
+        encode::finish(&mut (*conn).out, mark);
+        let how = How::of(lua_tointeger_(l, at + 1));
+        let reference = lua_tointeger_(l, at + 2) as c_int;
+        let Some(way) = way else {
+            return super::future::register(s, l, conn, sync, how, reference, at);
+        };
+        before_wait(s, l);
+        let f = (*s).cord.current;
+        (&mut (*conn).slab).insert(sync, f, how, reference);
+        transport::commit(s, conn);
+        (*f).wait = Wait::Request;
+        (*f).data.ticket = sync;
+        if lua_type(l, at) == LUA_TNUMBER {
+            arm_deadline(s, l, at);
+        }
+        wait(s, l, way, 0)
+    }
+}
+
+#[cold]
+unsafe fn refuse(l: *mut lua_State, refusal: Refusal) -> c_int {
+    // SAFETY: every C function has free slots.
+    unsafe {
+        match refusal {
+            Refusal::Code(number) => {
+                lua_pushinteger(l, number as lua_Integer);
+                1
+            }
+            Refusal::Text(text) => fail_with(l, text),
+        }
+    }
+}
+
+macro_rules! open {
+    ($s:expr, $l:expr, $conn:expr, $kind:expr, $at:expr) => {
+        match open($s, $l, $conn, $kind, $at) {
+            Ok(opened) => opened,
+            Err(refusal) => return refuse($l, refusal),
+        }
+    };
+}
+
+macro_rules! conn {
+    ($l:expr) => {{
+        let conn = super::lua::conn_at($l, 1);
+        if conn.is_null() {
+            return luaL_error($l, c"net.box: a connection expected".as_ptr());
+        }
+        conn
+    }};
+}
+
+unsafe fn bytes_at<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
+    // SAFETY: the string stays on the stack for as long as the callers here use its bytes.
+    unsafe {
+        let mut len = 0;
+        let at = lua_tolstring(l, idx, &raw mut len);
+        if at.is_null() { &[] } else { std::slice::from_raw_parts(at.cast(), len) }
+    }
+}
+
+unsafe fn put_target(l: *mut lua_State, idx: c_int, out: &mut Vec<u8>, id: u8, name: u8) {
+    // SAFETY: as for `bytes_at`.
+    unsafe {
+        if lua_type(l, idx) == LUA_TSTRING {
+            out.push(name);
+            mp::put_str(out, bytes_at(l, idx));
+        } else {
+            out.push(id);
+            codec::put_number(out, lua_tonumber(l, idx));
+        }
+    }
+}
+
+/// An array: a table as it is, nil as none, anything else as its only element.
+unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<u8>) {
+    // SAFETY: as for `codec::encode`.
+    unsafe {
+        let start = (*out).len();
+        match lua_type(l, idx) {
+            LUA_TNIL | LUA_TNONE => (*out).push(0x90),
+            LUA_TTABLE => codec::encode(s, l, idx, out, 0),
+            LUA_TCDATA | LUA_TUSERDATA => {
+                codec::encode(s, l, idx, out, 0);
+                let array = (&*out).get(start).is_some_and(|first| mp::family(*first) == Some(mp::Family::Array));
+                if (&*out).get(start) == Some(&0xc0) {
+                    (*out).truncate(start);
+                    (*out).push(0x90);
+                } else if !array {
+                    (*out).insert(start, 0x91);
+                }
+            }
+            _ => {
+                (*out).push(0x91);
+                codec::encode(s, l, idx, out, 0);
+            }
+        }
+        if !(&*out).get(start).is_some_and(|first| mp::family(*first) == Some(mp::Family::Array)) {
+            luaL_error(l, c"Tuple/Key must be MsgPack array".as_ptr());
+        }
+    }
+}
+
+unsafe fn named(l: *mut lua_State, kind: u32, name: u8) -> c_int {
+    // SAFETY: called by Lua through the two functions below. Nothing with a destructor is in this frame.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let (manner, mark) = open!(s, l, conn, kind, 4);
+        let out = &raw mut (*conn).out;
+        (*out).extend_from_slice(&[0x83, name]);
+        mp::put_str(&mut *out, bytes_at(l, 2));
+        (*out).push(key::TUPLE);
+        put_array(s, l, 3, out);
+        (*out).extend_from_slice(&[key::TUPLE_FORMATS, 0x80]);
+        close(s, l, conn, manner, mark)
+    }
+}
+
+/// `call(conn, name, args, how to wait ...)`.
+pub(super) unsafe extern "C-unwind" fn l_call(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe { named(l, kind::CALL, key::FUNCTION_NAME) }
+}
+
+/// `eval(conn, expression, args, how to wait ...)`.
+pub(super) unsafe extern "C-unwind" fn l_eval(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe { named(l, kind::EVAL, key::EXPR) }
+}
+
+/// `select(conn, space, index, iterator, offset, limit, key, after, fetch_pos, how to wait ...)`. `after` is nil, a
+/// position (a string) or a packed tuple in a table.
+pub(super) unsafe extern "C-unwind" fn l_select(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let (manner, mark) = open!(s, l, conn, kind::SELECT, 10);
+        let out = &raw mut (*conn).out;
+        let after = lua_type(l, 8);
+        let fetch = lua_toboolean(l, 9) != 0;
+        (*out).push(0x86 + u8::from(after != LUA_TNIL) + u8::from(fetch));
+        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+        put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+        for (name, idx) in [(key::ITERATOR, 4), (key::OFFSET, 5), (key::LIMIT, 6)] {
+            (*out).push(name);
+            codec::put_number(&mut *out, lua_tonumber(l, idx));
+        }
+        (*out).push(key::KEY);
+        put_array(s, l, 7, out);
+        if after == LUA_TSTRING {
+            (*out).push(key::AFTER_POSITION);
+            mp::put_str(&mut *out, bytes_at(l, 8));
+        } else if after != LUA_TNIL {
+            (*out).push(key::AFTER_TUPLE);
+            put_array(s, l, 8, out);
+        }
+        if fetch {
+            (*out).extend_from_slice(&[key::FETCH_POSITION, 0xc3]);
+        }
+        close(s, l, conn, manner, mark)
+    }
+}
+
+unsafe fn store(l: *mut lua_State, kind: u32) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let (manner, mark) = open!(s, l, conn, kind, 4);
+        let out = &raw mut (*conn).out;
+        (*out).push(0x82);
+        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+        (*out).push(key::TUPLE);
+        put_array(s, l, 3, out);
+        close(s, l, conn, manner, mark)
+    }
+}
+
+/// `insert(conn, space, tuple, how to wait ...)`.
+pub(super) unsafe extern "C-unwind" fn l_insert(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe { store(l, kind::INSERT) }
+}
+
+/// `replace(conn, space, tuple, how to wait ...)`.
+pub(super) unsafe extern "C-unwind" fn l_replace(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe { store(l, kind::REPLACE) }
+}
+
+/// `delete(conn, space, index, key, how to wait ...)`.
+pub(super) unsafe extern "C-unwind" fn l_delete(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let (manner, mark) = open!(s, l, conn, kind::DELETE, 5);
+        let out = &raw mut (*conn).out;
+        (*out).push(0x83);
+        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+        put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+        (*out).push(key::KEY);
+        put_array(s, l, 4, out);
+        close(s, l, conn, manner, mark)
+    }
+}
+
+/// `update(conn, space, index, key, operations, how to wait ...)`.
+pub(super) unsafe extern "C-unwind" fn l_update(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let (manner, mark) = open!(s, l, conn, kind::UPDATE, 6);
+        let out = &raw mut (*conn).out;
+        (*out).push(0x85);
+        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+        put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+        (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::KEY]);
+        put_array(s, l, 4, out);
+        (*out).push(key::TUPLE);
+        put_array(s, l, 5, out);
+        close(s, l, conn, manner, mark)
+    }
+}
+
+/// `upsert(conn, space, tuple, operations, how to wait ...)`.
+pub(super) unsafe extern "C-unwind" fn l_upsert(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let (manner, mark) = open!(s, l, conn, kind::UPSERT, 5);
+        let out = &raw mut (*conn).out;
+        (*out).push(0x84);
+        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+        (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::TUPLE]);
+        put_array(s, l, 3, out);
+        (*out).push(key::OPS);
+        put_array(s, l, 4, out);
+        close(s, l, conn, manner, mark)
+    }
+}
+
+/// `send(conn, type, body, how to wait ...)`: a request whose body, packed already, is a string ('' for none).
+pub(super) unsafe extern "C-unwind" fn l_send(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let kind = lua_tonumber(l, 2) as u32;
+        let (manner, mark) = open!(s, l, conn, kind, 4);
+        (&mut (*conn).out).extend_from_slice(bytes_at(l, 3));
+        close(s, l, conn, manner, mark)
+    }
+}
+
+/// `post(conn, bytes)`: whole packets nobody waits for.
+pub(super) unsafe extern "C-unwind" fn l_post(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        if (*conn).fd < 0 {
+            return refuse(l, Refusal::Code(code::REFUSED));
+        }
+        let committed = (*conn).committed;
+        (&mut (*conn).out).truncate(committed);
+        (&mut (*conn).out).extend_from_slice(bytes_at(l, 2));
+        transport::commit(s, conn);
+    }
+    0
+}
+
+/// `rewait(conn, deadline)`: woken for nothing, the fiber goes on waiting for the same request.
+pub(super) unsafe extern "C-unwind" fn l_rewait(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua in the fiber whose request it is.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let f = (*s).cord.current;
+        if (&(*conn).slab).get((*f).data.ticket).is_none_or(|entry| entry.waiter != f) {
+            return refuse(l, Refusal::Code(code::REFUSED));
+        }
+        let way = match way(s, l) {
+            Ok(way) => way,
+            Err(text) => return fail_with(l, text),
+        };
+        before_wait(s, l);
+        (*f).wait = Wait::Request;
+        if lua_type(l, 2) == LUA_TNUMBER {
+            arm_deadline(s, l, 2);
+        }
+        wait(s, l, way, 0)
+    }
+}
+
+/// `forget(conn)`: the running fiber gave up waiting.
+pub(super) unsafe extern "C-unwind" fn l_forget(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua in the fiber whose request it is.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let f = (*s).cord.current;
+        let ticket = (*f).data.ticket;
+        if (&(*conn).slab).get(ticket).is_some_and(|entry| entry.waiter == f) {
+            (&mut (*conn).slab).remove(ticket);
+            super::reply::after_one(s, conn);
+        }
+    }
+    0
+}
