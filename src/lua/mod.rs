@@ -47,6 +47,7 @@ pub static MODULES: &[Module] = &[
         native: Some(crate::server::binding::native),
         source: include_str!("../server/server.lua"),
     },
+    Module {
         name: "cord.netbox",
         native: Some(crate::netbox::lua::native),
         source: include_str!("../netbox/netbox.lua"),

@@ -7,13 +7,12 @@
 //!               pending, [PUSHES] list of pushes, [FINISH] what makes the result of a body
 //! ```
 
-use super::codec::{self, Base, Broken, Kept};
+use super::codec::{self, Broken, Kept};
 use super::reply;
 use super::request::{Entry, How, Slab};
 use super::transport::{self, Conn, anchor};
 use crate::fiber::fiber::Wait;
 use crate::fiber::wait::WaitList;
-use crate::iproto::mp::Reader;
 use crate::lua::body::LuaBody;
 use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
 use crate::lua::state::{self, State};
@@ -159,7 +158,6 @@ pub unsafe fn reply(
     l: *mut lua_State,
     conn: *mut Conn,
     anchors: c_int,
-    base: Base,
     entry: Entry,
     body: &[u8],
 ) -> Result<(), Broken> {
@@ -168,7 +166,7 @@ pub unsafe fn reply(
         let future = find(l, anchors, entry.sync);
         if !future.is_null() {
             let at = lua_gettop(l);
-            if !reply::push_one(s, l, anchors, base, entry, body)? {
+            if !reply::push_one(s, l, anchors, entry, body)? {
                 lua_pushnil(l);
             }
             settle(s, l, future, at);
@@ -283,14 +281,7 @@ pub unsafe fn fail(s: *mut State, l: *mut lua_State, anchors: c_int, entry: Entr
 /// # Errors
 /// # Safety
 /// Called in the batch's job.
-pub unsafe fn push(
-    s: *mut State,
-    l: *mut lua_State,
-    anchors: c_int,
-    base: Base,
-    entry: Entry,
-    body: &[u8],
-) -> Result<(), Broken> {
+pub unsafe fn push(s: *mut State, l: *mut lua_State, anchors: c_int, entry: Entry, body: &[u8]) -> Result<(), Broken> {
     // SAFETY: the caller's contract.
     unsafe {
         let future = find(l, anchors, entry.sync);
@@ -309,8 +300,8 @@ pub unsafe fn push(
         match entry.how {
             How::Body => lua_pushlstring_(l, body.as_ptr().cast(), body.len()),
             _ => match reply::data(body)? {
-                Some((mut reader, n)) if n > 0 => codec::decode(s, l, base, &mut reader, 0)?,
-                _ => codec::decode(s, l, base, &mut Reader::new(&[0xc0]), 0)?,
+                Some((_, at, n)) if n > 0 => codec::decode(s, l, body, at).map(drop)?,
+                _ => codec::decode(s, l, &[0xc0], 0).map(drop)?,
             },
         }
         (*future).pushes += 1;

@@ -10,7 +10,6 @@ use crate::fiber::wait::WaitList;
 use crate::iproto::auth;
 use crate::iproto::constants::GREETING_SIZE;
 use crate::iproto::greeting::{self, SALT_USED};
-use crate::iproto::mp::Reader;
 use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
 use crate::lua::state::{self, Keep};
 use crate::sys::luajit::Entry;
@@ -137,6 +136,7 @@ unsafe extern "C-unwind" fn l_keep(l: *mut lua_State) -> c_int {
         lua_createtable(l, 8, 0);
         lua_rawseti_(l, 1, Kept::Anchors as c_int);
         (*s).keep(l, Keep::Netbox);
+        (*s).netbox.codec = crate::lua::msgpack::default_codec(l);
     }
     0
 }
@@ -649,7 +649,7 @@ unsafe extern "C-unwind" fn l_encode(l: *mut lua_State) -> c_int {
         let mut out = std::mem::take(&mut (*s).netbox.bytes);
         out.clear();
         (*s).netbox.bytes = out;
-        codec::encode(s, l, 1, &raw mut (*s).netbox.bytes, 0);
+        codec::encode(s, l, 1, &raw mut (*s).netbox.bytes);
         let bytes = &(*s).netbox.bytes;
         lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len());
     }
@@ -666,13 +666,9 @@ unsafe extern "C-unwind" fn l_decode(l: *mut lua_State) -> c_int {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let offset = (lua_tointeger_(l, 2) as usize).max(1) - 1;
         let bytes = std::slice::from_raw_parts(at.cast::<u8>(), len);
-        let mut reader = Reader::at(bytes, offset);
-        let base = codec::base(s, l);
-        if codec::decode(s, l, base, &mut reader, 0).is_err() {
-            return 0;
-        }
+        let Ok(next) = codec::decode(s, l, bytes, offset) else { return 0 };
         #[allow(clippy::cast_precision_loss)]
-        lua_pushnumber(l, (reader.position() + 1) as f64);
+        lua_pushnumber(l, (next + 1) as f64);
     }
     2
 }

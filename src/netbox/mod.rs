@@ -21,12 +21,12 @@ pub mod resolve;
 pub mod transport;
 
 use crate::lua::body::Listener;
+use crate::lua::msgpack::Codec;
 use crate::lua::state::State;
 use crate::sys::poll::Readiness;
 use transport::Conn;
 
 /// What one Lua state keeps for its connections.
-#[derive(Default)]
 pub struct Netbox {
     /// Connections by slot; null where none is.
     pub conns: Vec<*mut Conn>,
@@ -36,10 +36,26 @@ pub struct Netbox {
     pub dirty: Vec<*mut Conn>,
     /// Where to look for the end of name resolutions.
     pub resolver: resolve::Resolver,
+    /// How values are packed and read; null until `cord.netbox` was loaded.
+    pub codec: *const Codec,
     /// Where values are packed that belong to no connection.
     pub bytes: Vec<u8>,
     /// Our number among the listeners, once registered.
     pub listener: Option<usize>,
+}
+
+impl Default for Netbox {
+    fn default() -> Self {
+        Netbox {
+            conns: Vec::new(),
+            free: Vec::new(),
+            dirty: Vec::new(),
+            resolver: resolve::Resolver::default(),
+            codec: std::ptr::null(),
+            bytes: Vec::new(),
+            listener: None,
+        }
+    }
 }
 
 /// Our number among the cord's listeners, which low bits of a watch's data carry.

@@ -17,10 +17,7 @@ local fraw, fail = fiber._internal.raw, fiber._internal.fail
 local type, tostring, tonumber, error, pcall, pairs, ipairs = type, tostring, tonumber, error, pcall, pairs, ipairs
 local setmetatable, getmetatable, select = setmetatable, getmetatable, select
 local format, upper, concat = string.format, string.upper, table.concat
-local NULL = msgpack.NULL
-local is_object = msgpack.is_object or function()
-    return false
-end
+local is_object = msgpack.is_object
 
 local CANCELLED, TIMED_OUT = 1, 2
 local DONE_STALE, REFUSED, WORKER = 10, 20, 21
@@ -36,56 +33,6 @@ local core = { raw = raw, DONE_STALE = DONE_STALE }
 local int64, uint64 = ffi.typeof('int64_t'), ffi.typeof('uint64_t')
 local future_mt
 
-local function decode_ext(kind, payload)
-    local decode = msgpack.ext.decoders[kind]
-    if decode ~= nil then
-        return decode(payload)
-    elseif kind == 'bin' then
-        return payload
-    end
-    return error(format('msgpack.decode: unsupported extension: %d', kind), 0)
-end
-
-local function make_integer(high, low, negative)
-    local value = uint64(high) * 4294967296ULL + uint64(low)
-    if negative then
-        return -ffi.cast(int64, value)
-    elseif high >= 2147483648 then
-        return value
-    end
-    return ffi.cast(uint64, value)
-end
-
-local function be(value, bytes)
-    local out = {}
-    for i = bytes, 1, -1 do
-        out[i] = string.char(tonumber(value % 256))
-        value = value / 256
-    end
-    return concat(out)
-end
-
-local function encode_other(value)
-    if type(value) == 'cdata' then
-        if value == nil then
-            return '\192'
-        elseif ffi.istype(uint64, value) then
-            return '\207' .. be(value, 8)
-        elseif ffi.istype(int64, value) then
-            return '\211' .. be(ffi.cast(uint64, value), 8)
-        end
-        local kind = msgpack.ext.by_ctype[tonumber(ffi.typeof(value))]
-        if kind ~= nil then
-            local payload = kind.encode(value)
-            if kind.type == 'bin' then
-                return '\198' .. be(uint64(#payload), 4) .. payload
-            end
-            return '\201' .. be(uint64(#payload), 4) .. string.char(kind.type) .. payload
-        end
-    end
-    return error(format("unsupported Lua type '%s'", type(value)), 0)
-end
-
 local function make_error(code, message, list)
     if list ~= nil then
         local err, problem = E.decode_stack(list)
@@ -95,8 +42,7 @@ local function make_error(code, message, list)
 end
 
 future_mt = { __metatable = 'net.box.request' }
-raw.keep({ NULL, msgpack.array_mt or {}, msgpack.map_mt or {}, decode_ext, make_integer, encode_other, make_error,
-    future_mt, {}, E.wrap })
+raw.keep({ make_error, future_mt, {}, E.wrap })
 
 -- ---------------------------------------------------------------- waiting for a state
 

@@ -1,7 +1,7 @@
 //! Replies: bytes that have arrived become Lua values on the scratch thread, in one protected call a batch, and are
 //! moved to whoever waits for them.
 
-use super::codec::{self, Base, Broken, Kept};
+use super::codec::{self, Broken, Kept};
 use super::future;
 use super::request::{Entry, How, Slab, code};
 use super::transport::{self, Conn, Phase, Problem, Queued, attention};
@@ -80,7 +80,6 @@ struct Context {
     s: *mut State,
     l: *mut lua_State,
     conn: *mut Conn,
-    base: Base,
     /// The connection's table of anchors.
     anchors: c_int,
 }
@@ -107,9 +106,8 @@ unsafe fn run(l: *mut lua_State, s: *mut State, argument: *mut c_void) {
     unsafe {
         luaL_checkstack_(l, 40, c"net.box".as_ptr());
         let conn = (*batch).conn;
-        let base = codec::base(s, l);
         push_anchors(s, l, conn);
-        let context = Context { s, l, conn, base, anchors: lua_gettop(l) };
+        let context = Context { s, l, conn, anchors: lua_gettop(l) };
         let top = context.anchors;
         loop {
             let input = pending(conn, (*batch).at);
@@ -156,7 +154,7 @@ unsafe fn one(c: &Context, header: ResponseHeader, body: &[u8]) -> Result<(), Br
             return unusual(c, entry, header, body);
         }
         if entry.waiter.is_null() {
-            return future::reply(c.s, c.l, conn, c.anchors, c.base, entry, body);
+            return future::reply(c.s, c.l, conn, c.anchors, entry, body);
         }
         let first = lua_gettop(c.l);
         if (*conn).phase == Phase::Loading {
@@ -202,12 +200,12 @@ unsafe fn unusual(c: &Context, entry: Entry, header: ResponseHeader, body: &[u8]
     unsafe {
         if header.kind == kind::CHUNK {
             if entry.waiter.is_null() {
-                return future::push(c.s, c.l, c.anchors, c.base, entry, body);
+                return future::push(c.s, c.l, c.anchors, entry, body);
             }
             queue(c, entry.sync, body);
             return Ok(());
         }
-        push_error(c.s, c.l, c.base, header.kind & (kind::ERROR_BIT - 1), body)?;
+        push_error(c.s, c.l, header.kind & (kind::ERROR_BIT - 1), body)?;
         finish_with_error(c.s, c.l, c.conn, c.anchors, entry);
         Ok(())
     }
@@ -252,28 +250,29 @@ unsafe fn deliver(s: *mut State, l: *mut lua_State, entry: Entry, n: c_int) {
     }
 }
 
-/// The reader of DATA's elements and their number; none when there is no DATA.
+/// Where DATA begins, where its elements do, and their number; none when there is no DATA.
 ///
 /// # Errors
 /// The body is no map of our keys.
 #[inline(always)]
-pub fn data(body: &[u8]) -> Result<Option<(Reader<'_>, u32)>, Broken> {
+pub fn data(body: &[u8]) -> Result<Option<(usize, usize, u32)>, Broken> {
+    match *body {
+        [0x81, key::DATA, 0xdd, a, b, c, d, ..] => Ok(Some((2, 7, u32::from_be_bytes([a, b, c, d])))),
+        [] => Ok(None),
+        _ => find_data(body),
+    }
+}
+
+#[inline(never)]
+fn find_data(body: &[u8]) -> Result<Option<(usize, usize, u32)>, Broken> {
     let mut reader = Reader::new(body);
-    if let [0x81, key::DATA, ..] = *body {
-        reader = Reader::at(body, 2);
-        let n = reader.read_array().map_err(|_| Broken)?;
-        return Ok(Some((reader, n)));
-    }
-    if body.is_empty() {
-        return Ok(None);
-    }
     let mut found = None;
     for _ in 0..reader.read_map().map_err(|_| Broken)? {
         let name = reader.read_uint().map_err(|_| Broken)?;
         if name == u64::from(key::DATA) {
             let mut elements = reader;
             let n = elements.read_array().map_err(|_| Broken)?;
-            found = Some((elements, n));
+            found = Some((reader.position(), elements.position(), n));
         }
         reader.skip().map_err(|_| Broken)?;
     }
@@ -287,7 +286,7 @@ unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Bro
     unsafe {
         match entry.how {
             How::Values => {
-                let Some((mut reader, n)) = data(body)? else { return Ok(()) };
+                let Some((_, mut at, n)) = data(body)? else { return Ok(()) };
                 if n > 8 {
                     #[allow(clippy::cast_possible_wrap)]
                     let n = n.min(1 << 24) as c_int;
@@ -296,7 +295,7 @@ unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Bro
                     }
                 }
                 for _ in 0..n {
-                    codec::decode(c.s, c.l, c.base, &mut reader, 0)?;
+                    at = codec::decode(c.s, c.l, body, at)?;
                 }
                 Ok(())
             }
@@ -305,7 +304,7 @@ unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Bro
                 lua_pushboolean(c.l, 1);
                 Ok(())
             }
-            _ => push_one(c.s, c.l, c.anchors, c.base, entry, body).map(drop),
+            _ => push_one(c.s, c.l, c.anchors, entry, body).map(drop),
         }
     }
 }
@@ -319,7 +318,6 @@ pub unsafe fn push_one(
     s: *mut State,
     l: *mut lua_State,
     anchors: c_int,
-    base: Base,
     entry: Entry,
     body: &[u8],
 ) -> Result<bool, Broken> {
@@ -332,7 +330,7 @@ pub unsafe fn push_one(
         if entry.how == How::Nothing {
             return Ok(false);
         }
-        let Some((mut reader, n)) = data(body)? else {
+        let Some((header, at, n)) = data(body)? else {
             if matches!(entry.how, How::Tuples | How::Values) {
                 lua_createtable(l, 0, 0);
                 return Ok(true);
@@ -341,13 +339,11 @@ pub unsafe fn push_one(
         };
         match entry.how {
             How::Values => {
-                codec::decode_array(s, l, base, &mut reader, n, 0)?;
-                lua_pushvalue(l, base.array);
-                lua_setmetatable(l, -2);
+                codec::decode(s, l, body, header)?;
                 Ok(true)
             }
             How::Tuples => {
-                push_tuples(s, l, anchors, base, entry.reference, &mut reader, n)?;
+                push_tuples(s, l, anchors, entry.reference, body, at, n)?;
                 Ok(true)
             }
             How::Tuple => {
@@ -356,7 +352,7 @@ pub unsafe fn push_one(
                 }
                 lua_rawgeti_(l, anchors, entry.reference);
                 let meta = lua_gettop(l);
-                push_tuple(s, l, base, meta, &mut reader)?;
+                codec::decode_with(s, l, meta, body, at)?;
                 lua_remove(l, meta);
                 Ok(true)
             }
@@ -364,7 +360,7 @@ pub unsafe fn push_one(
                 if n == 0 {
                     return Ok(false);
                 }
-                codec::decode(s, l, base, &mut reader, 0)?;
+                codec::decode(s, l, body, at)?;
                 Ok(true)
             }
         }
@@ -375,20 +371,21 @@ unsafe fn push_tuples(
     s: *mut State,
     l: *mut lua_State,
     anchors: c_int,
-    base: Base,
     reference: i32,
-    reader: &mut Reader<'_>,
+    body: &[u8],
+    mut at: usize,
     n: u32,
 ) -> Result<(), Broken> {
     // SAFETY: as for `push_one`.
     unsafe {
         lua_rawgeti_(l, anchors, reference);
         let meta = lua_gettop(l);
-        let room = (n as usize).min(reader.rest().len());
+        // Each tuple takes a byte at least: a lying number allocates no more than the input is long.
+        let room = (n as usize).min(body.len());
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
         lua_createtable(l, room as c_int, 0);
         for i in 1..=n {
-            push_tuple(s, l, base, meta, reader)?;
+            at = codec::decode_with(s, l, meta, body, at)?;
             #[allow(clippy::cast_possible_wrap)]
             lua_rawseti_(l, -2, i as c_int);
         }
@@ -397,26 +394,8 @@ unsafe fn push_tuples(
     }
 }
 
-#[inline(always)]
-unsafe fn push_tuple(
-    s: *mut State,
-    l: *mut lua_State,
-    base: Base,
-    meta: c_int,
-    reader: &mut Reader<'_>,
-) -> Result<(), Broken> {
-    // SAFETY: as for `push_one`.
-    unsafe {
-        let n = reader.read_array().map_err(|_| Broken)?;
-        codec::decode_array(s, l, base, reader, n, 1)?;
-        lua_pushvalue(l, meta);
-        lua_setmetatable(l, -2);
-        Ok(())
-    }
-}
-
 /// Pushes the error object of an error reply.
-unsafe fn push_error(s: *mut State, l: *mut lua_State, base: Base, number: u32, body: &[u8]) -> Result<(), Broken> {
+unsafe fn push_error(s: *mut State, l: *mut lua_State, number: u32, body: &[u8]) -> Result<(), Broken> {
     // SAFETY: as for `one`; the borrowed entries have no destructors.
     unsafe {
         codec::push_kept(s, l, Kept::MakeError);
@@ -442,7 +421,7 @@ unsafe fn push_error(s: *mut State, l: *mut lua_State, base: Base, number: u32, 
                         lua_setfield(l, -2, name.as_ptr());
                     }
                     if !entry.fields.is_empty() {
-                        codec::decode(s, l, base, &mut Reader::new(entry.fields), 0)?;
+                        codec::decode(s, l, entry.fields, 0)?;
                         lua_setfield(l, -2, c"fields".as_ptr());
                     }
                     i += 1;
@@ -490,9 +469,8 @@ unsafe extern "C-unwind" fn l_trial(l: *mut lua_State) -> c_int {
         let trial = lua_touserdata(l, 1).cast::<Trial<'_>>();
         luaL_checkstack_(l, 40, c"net.box".as_ptr());
         let outer = (*trial).c;
-        let base = codec::base(outer.s, l);
         push_anchors(outer.s, l, outer.conn);
-        let c = Context { s: outer.s, l, conn: outer.conn, base, anchors: lua_gettop(l) };
+        let c = Context { s: outer.s, l, conn: outer.conn, anchors: lua_gettop(l) };
         (*trial).result = one(&c, (*trial).header, (*trial).body);
     }
     0

@@ -313,9 +313,9 @@ unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<
         let start = (*out).len();
         match lua_type(l, idx) {
             LUA_TNIL | LUA_TNONE => (*out).push(0x90),
-            LUA_TTABLE => codec::encode(s, l, idx, out, 0),
+            LUA_TTABLE => codec::encode(s, l, idx, out),
             LUA_TCDATA | LUA_TUSERDATA => {
-                codec::encode(s, l, idx, out, 0);
+                codec::encode(s, l, idx, out);
                 let array = (&*out).get(start).is_some_and(|first| mp::family(*first) == Some(mp::Family::Array));
                 if (&*out).get(start) == Some(&0xc0) {
                     (*out).truncate(start);
@@ -326,7 +326,7 @@ unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<
             }
             _ => {
                 (*out).push(0x91);
-                codec::encode(s, l, idx, out, 0);
+                codec::encode(s, l, idx, out);
             }
         }
         if !(&*out).get(start).is_some_and(|first| mp::family(*first) == Some(mp::Family::Array)) {
