@@ -222,7 +222,8 @@ local function print_table(name, t)
     local width = 0
     for _, row in ipairs(t.rows) do width = math.max(width, #row) end
     local head = { (' '):rep(width) }
-    for _, column in ipairs(t.columns) do head[#head + 1] = ('%24s'):format(column) end
+    local form = t.relative and '%14s' or '%24s'
+    for _, column in ipairs(t.columns) do head[#head + 1] = form:format(column) end
     print(table.concat(head, ' '))
     for _, row in ipairs(t.rows) do
         local line = { row .. (' '):rep(width - #row) }
@@ -231,12 +232,12 @@ local function print_table(name, t)
             local text = ''
             if cell then
                 local s = bench.statistics(cell.values)
-                text = #cell.values == 1 and number(s.median)
+                text = (#cell.values == 1 or t.relative) and number(s.median)
                     or ('%s (%s..%s)'):format(number(s.median), number(s.min), number(s.max))
                 local per_second = (cell.unit == 'ns' or cell.unit == 'us') and s.median > 0 and SCALE[cell.unit] / s.median
                 if per_second and #t.columns == 1 then text = ('%s  %s/s'):format(text, number(per_second)) end
             end
-            line[#line + 1] = ('%24s'):format(text)
+            line[#line + 1] = form:format(text)
         end
         print(table.concat(line, ' '))
     end
