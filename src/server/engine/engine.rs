@@ -708,7 +708,8 @@ impl Engine {
         if size > self.limits.tuple {
             return Err(too_large(size, self.limits.tuple));
         }
-        if self.used.saturating_add(size) > self.limits.memory { Err(BoxError::memory(size)) } else { Ok(()) }
+        let pending: usize = self.txns.values().map(Txn::bytes).sum();
+        if self.used + pending + size > self.limits.memory { Err(BoxError::memory(size)) } else { Ok(()) }
     }
 
     /// The space of that id or name.

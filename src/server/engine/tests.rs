@@ -779,6 +779,20 @@ fn limits_hold() {
         engine.delete(USERS, PRIMARY, &mp(&format!("[{}]", 1000 + n)), None).unwrap();
     }
     engine.replace(USERS, &mp(r#"[1, "x"]"#), None).unwrap();
+    // What waits in transactions counts as well.
+    let txn = engine.begin();
+    let mut room = 1000 - engine.bytes_used();
+    let error = (2000..)
+        .find_map(|n| {
+            let tuple = mp(&format!(r#"[{n}, "{}"]"#, "x".repeat(80)));
+            let done = engine.replace(USERS, &tuple, Some(txn));
+            assert_eq!(done.is_ok(), tuple.len() <= room);
+            room = room.saturating_sub(tuple.len());
+            done.err()
+        })
+        .unwrap();
+    assert_eq!(error.code, 2);
+    engine.rollback(txn);
     engine.truncate(USERS).unwrap();
     assert_eq!(engine.bytes_used(), 0);
 }

@@ -35,6 +35,8 @@ pub(crate) struct Txn {
     /// By space; one per index, in the order of the space's indexes.
     overlays: HashMap<u32, Vec<Overlay>>,
     reads: HashMap<(u32, usize), Reads>,
+    /// Bytes of the tuples written so far.
+    bytes: usize,
 }
 
 /// What a transaction has read of one index.
@@ -79,7 +81,7 @@ pub(crate) fn conflict() -> BoxError {
 
 impl Txn {
     pub(crate) fn new() -> Self {
-        Txn { state: State::Active, has_written: false, overlays: HashMap::new(), reads: HashMap::new() }
+        Txn { state: State::Active, has_written: false, overlays: HashMap::new(), reads: HashMap::new(), bytes: 0 }
     }
 
     /// Refuses to go on when the transaction was aborted.
@@ -93,6 +95,11 @@ impl Txn {
             self.abort();
         }
         self.check()
+    }
+
+    /// Bytes of the tuples the transaction has written.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The transaction's own view of a space, if it differs.
@@ -117,6 +124,7 @@ impl Txn {
     /// Takes a planned change into the overlays.
     pub(crate) fn write(&mut self, space: &Space, change: &Change) {
         self.has_written = true;
+        self.bytes += change.new.as_ref().map_or(0, |tuple| tuple.len());
         let overlays = self.overlays.entry(space.id).or_default();
         overlays.resize_with(space.indexes.len(), Overlay::new);
         for (index, overlay) in space.indexes.iter().zip(overlays) {
