@@ -538,7 +538,7 @@ return function(core)
     local function live(p, rc, box)
         while true do
             local err = connect(p, rc, box) or activate(p, rc, box) or serve(p, rc, box)
-            if err == STOP then
+            if err == STOP or interruption(p, rc) == STOP then
                 if not p.orphan then
                     flush_out(p, rc)
                 end
