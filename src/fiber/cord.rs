@@ -582,6 +582,11 @@ impl<B: Body> Cord<B> {
         }
     }
 
+    /// When the running turn began: the last look at the outside world, monotonic nanoseconds.
+    pub fn turn_started(&self) -> u64 {
+        self.last_turn
+    }
+
     /// Forces the next switch to look at the outside world.
     pub fn end_turn(&mut self) {
         self.budget = 1;

@@ -171,12 +171,7 @@ function fiber.name(...)
     return name
 end
 
-function methods.name(...)
-    if not is_fiber((...)) then
-        fail('expected fiber as 1 argument')
-    end
-    return fiber.name(...)
-end
+methods.name = fiber.name
 
 -- ---------------------------------------------------------------- joining
 
@@ -217,16 +212,12 @@ function fiber.join(f, timeout)
     local deadline
     f = plain_id(f)
     if timeout ~= nil then
-        timeout = tonumber(timeout)
-        if timeout == nil or timeout < 0 then
+        local seconds = type(timeout) ~= 'cdata' and tonumber(timeout)
+        if not seconds or seconds < 0 then
             -- The fiber itself is checked first, as in Tarantool.
-            local err = raw_join(f, 0, nil, true)
-            if type(err) == 'string' then
-                fail(err)
-            end
-            fail('fiber:join(timeout): bad arguments')
+            fail(raw_join(f, nil, nil, true) or 'fiber:join(timeout): bad arguments')
         end
-        deadline = raw.deadline(timeout)
+        deadline = raw.deadline(seconds)
     end
     return joined(f, deadline, raw_join(f, deadline))
 end
@@ -432,8 +423,29 @@ function fiber.stats()
     return { fibers = live, pooled = pooled, stacks = stacks, stack_limit = limit, triggers = triggers }
 end
 
--- What the other modules of the library build on.
-local internal = { raw = raw, fail = fail, methods = methods }
+-- ---------------------------------------------------------------- internals
+
+local schedule = load('cord.inspect')(fiber, methods, fail, log, is_fiber)
+
+-- What the other modules of the library build on, and what Tarantool has under this name.
+local internal = { raw = raw, fail = fail, methods = methods, cord_is_main = true }
+
+function internal.schedule_task(fn, argument)
+    schedule(fn, argument, raw.set_system)
+end
+
+-- A system fiber is not touched by cancel. There is no managed shutdown here: the process ends when the program does.
+for _, name in ipairs { 'set_system', 'set_managed_shutdown' } do
+    internal[name] = function(...)
+        if select('#', ...) ~= 1 then
+            fail(format('fiber.%s(id): bad arguments', name))
+        end
+        local err = raw.set_system(plain_id((...)))
+        if err then
+            fail(err)
+        end
+    end
+end
 
 local function set_main_name()
     local script = rawget(_G, 'arg') and rawget(_G, 'arg')[0]
@@ -447,5 +459,12 @@ set_main_name()
 return setmetatable(fiber, {
     __index = function(_, key)
         return key == '_internal' and internal or nil
+    end,
+    __serialize = function(self)
+        local copy = {}
+        for key, value in pairs(self) do
+            copy[key] = value
+        end
+        return copy
     end,
 })

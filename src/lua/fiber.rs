@@ -75,7 +75,7 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
 // ---- returning ----
 
 /// Returns an error text.
-unsafe fn fail(l: *mut lua_State, text: &CStr) -> c_int {
+pub(super) unsafe fn fail(l: *mut lua_State, text: &CStr) -> c_int {
     // SAFETY: every C function has free slots.
     unsafe { lua_pushstring_(l, text.as_ptr()) };
     1
@@ -91,7 +91,7 @@ pub(crate) unsafe fn fail_with(l: *mut lua_State, text: String) -> c_int {
 
 /// Pushes the nil that stands before results.
 #[inline(always)]
-unsafe fn ok(l: *mut lua_State) {
+pub(super) unsafe fn ok(l: *mut lua_State) {
     // SAFETY: every C function has free slots.
     unsafe { lua_pushnil(l) }
 }
@@ -237,13 +237,13 @@ unsafe fn id_at(l: *mut lua_State, idx: c_int) -> Option<u64> {
 ///
 /// # Errors
 /// The text to raise.
-unsafe fn fiber_at(s: *mut State, l: *mut lua_State, idx: c_int) -> Result<LuaFiber, &'static CStr> {
+pub(super) unsafe fn fiber_at(s: *mut State, l: *mut lua_State, idx: c_int) -> Result<LuaFiber, &'static CStr> {
     // SAFETY: reads one argument.
     unsafe {
         let handle = handle_at(l, idx);
         let f = if !handle.is_null() {
             live(handle)
-        } else if lua_isnumber(l, idx) != 0 {
+        } else if lua_type(l, idx) == LUA_TNUMBER {
             id_at(l, idx).map_or(std::ptr::null_mut(), |id| (*s).cord.find(id))
         } else {
             return Err(c"expected fiber as 1 argument");
@@ -548,7 +548,7 @@ unsafe extern "C-unwind" fn l_is_fiber(l: *mut lua_State) -> c_int {
     1
 }
 
-unsafe fn push_id(l: *mut lua_State, id: u64) {
+pub(super) unsafe fn push_id(l: *mut lua_State, id: u64) {
     // SAFETY: every C function has free slots. Ids stay far below 2^53.
     #[allow(clippy::cast_precision_loss)]
     unsafe {
@@ -704,10 +704,11 @@ unsafe extern "C-unwind" fn l_set_joinable(l: *mut lua_State) -> c_int {
         let s = state::current(l);
         let f = attempt!(l, fiber_at(s, l, 1));
         let wanted = lua_toboolean(l, 2) != 0;
-        if (*f).is(flag::DEAD) && !wanted {
-            // Tarantool panics here. Nobody wants the result any more: the finished fiber goes.
-            Cord::release(&raw mut (*s).cord, f);
-        } else if wanted {
+        if (*f).is(flag::DEAD) {
+            // Tarantool panics here.
+            return fail(l, DEAD);
+        }
+        if wanted {
             (*f).flags |= flag::JOINABLE;
         } else {
             (*f).flags &= !flag::JOINABLE;
@@ -716,7 +717,8 @@ unsafe extern "C-unwind" fn l_set_joinable(l: *mut lua_State) -> c_int {
     0
 }
 
-/// `join(f[, deadline])`: DONE and the results; or, having waited, nil or a code: then it is called again.
+/// `join(f[, deadline[, again[, only_check]]])`: DONE and the results; or, having waited, nil or a code: then it is
+/// called again. With the last argument nothing happens but the checks.
 unsafe extern "C-unwind" fn l_join(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -733,6 +735,9 @@ unsafe extern "C-unwind" fn l_join(l: *mut lua_State) -> c_int {
         }
         if f == (*s).cord.current {
             return fail(l, c"cannot join itself");
+        }
+        if lua_toboolean(l, 4) != 0 {
+            return 0;
         }
         if (*f).is(flag::DEAD) {
             return take_results(s, l, f);

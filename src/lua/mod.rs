@@ -9,6 +9,7 @@ pub mod datetime;
 pub mod decimal;
 pub mod error;
 pub mod fiber;
+pub mod inspect;
 pub mod jit;
 pub mod msgpack;
 pub mod state;
@@ -38,6 +39,7 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.buffer", native: None, source: include_str!("buffer.lua") },
     Module { name: "cord.msgpack", native: Some(msgpack::native), source: include_str!("msgpack.lua") },
     Module { name: "cord.channel", native: Some(channel::native), source: include_str!("channel.lua") },
+    Module { name: "cord.inspect", native: Some(inspect::native), source: include_str!("inspect.lua") },
     Module { name: "cord.cond", native: Some(cond::native), source: include_str!("cond.lua") },
     Module { name: "cord.trace", native: Some(trace::native), source: include_str!("trace.lua") },
     Module { name: "cord.ffi", native: Some(capi::native), source: include_str!("ffi.lua") },

@@ -32,6 +32,8 @@ pub struct State {
     store: *mut lua_State,
     /// The scheduler.
     pub cord: LuaCord,
+    /// Slices, processor shares: what scripts ask about fibers.
+    pub inspect: super::inspect::Inspect,
     /// The embedded servers, once there was one.
     pub server: *mut crate::server::hub::Hub,
     /// The connections of net.box.
@@ -390,6 +392,7 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
             scratch,
             store,
             cord: LuaCord::new(LuaBody::new(luajit, proven)),
+            inspect: Default::default(),
             server: std::ptr::null_mut(),
             netbox: Default::default(),
             threads_kept: threads_kept(),

@@ -1,0 +1,241 @@
+-- What a script sees of inspect.rs: fiber.info, fiber.top, slices; and the queue for code that must not wait where it
+-- stands. Installed into cord.fiber.
+local raw, load = ...
+
+local E = load('cord.error')
+
+local type, pairs, select, pcall, tostring, tonumber, format = type, pairs, select, pcall, tostring, tonumber, string.format
+local setmetatable = setmetatable
+
+-- As Tarantool's "no limit": a hundred years.
+local FOREVER = 100 * 365 * 86400
+
+local map = { __serialize = 'mapping' }
+
+local function wants_backtrace(opts)
+    if type(opts) ~= 'table' then
+        return true
+    end
+    local backtrace = opts.backtrace
+    if backtrace == nil then
+        backtrace = opts.bt
+    end
+    return backtrace ~= false
+end
+
+local function finite(seconds)
+    return seconds < FOREVER and seconds or nil
+end
+
+-- One entry of fiber.info(), or an error.
+local function entry(f, backtrace)
+    local err, id, name, csw, stack, time, warn, limit = raw.detail(f)
+    if err then
+        return err
+    end
+    local info = { fid = id, name = name, csw = csw, time = time, memory = { used = 0, total = stack } }
+    if finite(warn) or finite(limit) then
+        info.max_slice = { warn = finite(warn), err = finite(limit) }
+    end
+    if backtrace then
+        local _, frames = raw.backtrace(f)
+        info.backtrace = frames
+    end
+    return nil, info
+end
+
+-- `fiber` and `methods` are filled; `fail` raises what a raw function returned; `log(text)` writes a line.
+return function(fiber, methods, fail, log, is_fiber)
+    function fiber.info(opts)
+        local backtrace = wants_backtrace(opts)
+        local list = raw.fibers()
+        local infos = {}
+        for i = 1, #list do
+            local err, info = entry(list[i], backtrace)
+            if not err then
+                infos[list[i]] = info
+            end
+        end
+        return setmetatable(infos, map)
+    end
+
+    function methods.info(f, opts)
+        if not is_fiber(f) then
+            fail('expected fiber as 1 argument')
+        end
+        local err, info = entry(f, wants_backtrace(opts))
+        if err then
+            fail(err)
+        end
+        return setmetatable(info, map)
+    end
+
+    -- ------------------------------------------------------------ slices
+
+    -- Warn and err of a slice argument, or nil and what is wrong with it.
+    local function limits(slice)
+        local warn, err
+        if type(slice) == 'number' then
+            warn, err = FOREVER, slice
+        elseif type(slice) == 'table' then
+            warn, err = slice.warn, slice.err
+        end
+        if type(warn) ~= 'number' or type(err) ~= 'number' then
+            return nil, 'slice must be a number or a table {warn = <number>, err = <number>}'
+        elseif not (warn >= 0 and err >= 0) then
+            return nil, 'slice value must be >= 0'
+        end
+        return warn, err
+    end
+
+    local function slice_setter(name, set)
+        fiber[name] = function(...)
+            if select('#', ...) ~= 1 then
+                fail(format('fiber.%s(slice): bad arguments', name))
+            end
+            local warn, err = limits((...))
+            if warn == nil then
+                fail(err)
+            end
+            set(warn, err)
+        end
+    end
+    slice_setter('set_slice', raw.set_slice)
+    slice_setter('extend_slice', raw.extend_slice)
+
+    function fiber.set_max_slice(...)
+        local n, first, second = select('#', ...), ...
+        if n ~= 1 and n ~= 2 then
+            fail('fiber.set_max_slice([id,] slice): bad arguments')
+        end
+        local f = nil
+        if n == 2 then
+            f = first
+            if f == nil then
+                fail('expected fiber as 1 argument')
+            end
+        end
+        local warn, limit = limits(n == 2 and second or n == 1 and first)
+        if warn == nil then
+            fail(limit)
+        end
+        local err = raw.set_max_slice(f, warn, limit)
+        if err then
+            fail(err)
+        end
+    end
+
+    function methods.set_max_slice(...)
+        if select('#', ...) ~= 2 then
+            fail('fiber.set_max_slice([id,] slice): bad arguments')
+        end
+        local f, slice = ...
+        if not is_fiber(f) then
+            fail('expected fiber as 1 argument')
+        end
+        local warn, limit = limits(slice)
+        if warn == nil then
+            fail(limit)
+        end
+        local err = raw.set_max_slice(f, warn, limit)
+        if err then
+            fail(err)
+        end
+    end
+
+    function fiber.check_slice(...)
+        if select('#', ...) > 0 then
+            fail('fiber.check_slice(): bad arguments')
+        end
+        local what, limit = raw.check_slice()
+        if what == 2 then
+            log(format('fiber has not yielded for more than %.3f seconds', limit))
+        elseif what == 1 then
+            E.raise(E.fiber_slice_is_exceeded(), 2)
+        end
+    end
+
+    -- ------------------------------------------------------------ top
+
+    function fiber.top_enable()
+        raw.top_enable(true)
+    end
+
+    function fiber.top_disable()
+        raw.top_enable(false)
+    end
+
+    function fiber.top()
+        local list = raw.shares()
+        if list == nil then
+            fail('fiber.top() is disabled. Enable it with fiber.top_enable() first')
+        end
+        local cpu = {}
+        for i = 1, #list do
+            local f = list[i]
+            cpu[format('%d/%s', f[1], f[2])] = { average = f[3], instant = f[4], time = f[5] }
+        end
+        return { cpu_misses = 0, cpu = cpu }
+    end
+
+    -- ------------------------------------------------------------ settings without an effect here
+
+    -- Kept for scripts that set it: the size of the pool of a server's request fibers.
+    local pool_size = 768
+
+    function fiber.tx_user_pool_size(...)
+        local n = select('#', ...)
+        local old = pool_size
+        if n > 0 then
+            local size = tonumber((select(n, ...))) or 0
+            size = size - size % 1
+            if not (size > 0) then
+                fail('size must be > 0')
+            end
+            pool_size = size
+        end
+        return old
+    end
+
+    -- A Lua backtrace costs nothing until somebody asks for one, so there is nothing to switch.
+    local function nothing() end
+    fiber.parent_backtrace_enable, fiber.parent_backtrace_disable = nothing, nothing
+    fiber.leak_backtrace_enable, fiber.leak_backtrace_disable = nothing, nothing
+
+    -- ------------------------------------------------------------ tasks
+
+    local first, last = 1, 0
+    local functions, arguments = {}, {}
+    local worker, ready
+
+    local function work()
+        while true do
+            while first > last do
+                ready:wait()
+            end
+            local fn, argument = functions[first], arguments[first]
+            functions[first], arguments[first] = nil, nil
+            first = first + 1
+            local fine, problem = pcall(fn, argument)
+            if not fine then
+                log('error in a scheduled task: ' .. tostring(problem))
+            end
+            fiber.sleep(0)
+        end
+    end
+
+    -- Runs fn(argument) in a fiber of the library's own, later: for code that must not wait where it stands, such as a
+    -- finalizer.
+    return function(fn, argument, set_system)
+        last = last + 1
+        functions[last], arguments[last] = fn, argument
+        if worker == nil then
+            ready = fiber.cond()
+            worker = fiber.new(work)
+            worker:name('tasks_worker_fiber')
+            set_system(worker)
+        else
+            ready:signal()
+        end
+    end
+end
