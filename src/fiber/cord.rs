@@ -218,6 +218,7 @@ impl<B: Body> Cord<B> {
             body,
         };
         cord.clock.update();
+        cord.last_turn = cord.clock.monotonic;
         let main = cord.peek_record();
         // SAFETY: the record was made on the line above.
         unsafe {

@@ -106,6 +106,8 @@ pub struct LuaBody {
     pub words: Words,
     /// The trace-abort mode in force.
     pub mode: Mode,
+    /// Who wants to hear of switches: bits of [`attend`](super::inspect::attend). Zero: a switch calls nobody.
+    pub attend: u8,
     /// The one asked for: it comes into force when calibration allows.
     pub wanted_mode: Mode,
     /// Nobody asked for a mode or used the FFI face yet: nothing runs at a switch, and FFI waits are refused.
@@ -142,6 +144,7 @@ impl LuaBody {
             proven,
             words: Words::NONE,
             mode: Mode::Off,
+            attend: 0,
             wanted_mode: Mode::Inline,
             mode_pending: true,
             switch_callback: None,
@@ -467,6 +470,13 @@ unsafe fn foreign_yield(cord: *mut LuaCord, f: LuaFiber) {
     unsafe {
         let l = (*f).data.l;
         (*cord).body.mark(l, 0);
+        if fail_pcall(cord, l) {
+            (*f).data.nargs = 2;
+            (*f).wait = Wait::None;
+            (*f).flags |= flag::READY;
+            (*cord).ready.push_front(f);
+            return;
+        }
         (*cord).body.saved_hook = (lua_gethook(l), lua_gethookmask(l), lua_gethookcount(l));
         (*f).data.doomed = true;
         lua_sethook(l, Some(doom), LUA_MASKCOUNT | LUA_MASKLINE | LUA_MASKCALL | LUA_MASKRET, 1);
@@ -474,6 +484,44 @@ unsafe fn foreign_yield(cord: *mut LuaCord, f: LuaFiber) {
         (*f).wait = Wait::None;
         (*f).flags |= flag::READY;
         (*cord).ready.push_front(f);
+    }
+}
+
+/// `pcall(coroutine.yield)`: no instruction of the thread runs before pcall returns, so no hook could raise inside it.
+/// Instead the yield's frame is taken away, and pcall returns false and the message. False if it is another call.
+unsafe fn fail_pcall(cord: *mut LuaCord, l: *mut lua_State) -> bool {
+    unsafe fn message(sl: *mut lua_State, _state: *mut State, argument: *mut c_void) {
+        // SAFETY: the suspended thread has free slots; the string is made on the scratch thread.
+        unsafe {
+            let l = argument.cast::<lua_State>();
+            lua_pushstring_(sl, c"attempt to yield across C-call boundary".as_ptr());
+            lua_pushboolean(l, 0);
+            lua_xmove(sl, l, 1);
+        }
+    }
+    // SAFETY: the words are read only in a build whose `cframe` was proven, and believed only if they agree with the
+    // number of values that Lua reports. A pcall's callee stands two slots above its own base (lj_frame.h), whose frame
+    // goes on to the caller of pcall.
+    unsafe {
+        if !(*cord).body.proven.cframe {
+            return false;
+        }
+        let base = l.cast::<u8>().add(jit::OFFSET_BASE).cast::<*mut u64>();
+        let top = *base.add(1);
+        if top.offset_from(*base) != lua_gettop(l) as isize || *(*base).sub(1) != jit::PCALL_FRAME {
+            return false;
+        }
+        let callee = *base;
+        lua_settop(l, 0);
+        *base = callee.sub(2);
+        lua_settop(l, 0);
+        if State::protected((*cord).body.state, message, l.cast()) {
+            return true;
+        }
+        // No memory for the message: as it was, without the yielded values.
+        *base = callee;
+        *base.add(1) = callee;
+        false
     }
 }
 

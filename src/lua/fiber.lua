@@ -278,26 +278,31 @@ local function absent(x)
     return x == nil
 end
 
+-- Calls reset(owner, new, old), which adds, replaces, removes or lists; raises where the caller of its caller stands.
+local function reset_trigger(reset, owner, new, old)
+    if absent(new) then
+        new = nil
+    end
+    if absent(old) then
+        old = nil
+    end
+    if new ~= nil and not callable(new) or old ~= nil and not callable(old) then
+        error('trigger reset: incorrect arguments', 3)
+    end
+    local err, result = reset(owner, new, old)
+    if err == 'trigger reset: Trigger is not found' then
+        error(err, 3)
+    elseif err then
+        fail(err, 3)
+    end
+    return result
+end
+
 function methods.on_stop(f, new, old)
     if not is_fiber(f) then
         fail('expected fiber as 1 argument')
     end
-    if absent(new) then
-        new = nil
-    elseif not callable(new) then
-        return error('trigger reset: incorrect arguments', 2)
-    end
-    if absent(old) then
-        old = nil
-    elseif not callable(old) then
-        return error('trigger reset: incorrect arguments', 2)
-    end
-    local err, result = raw.on_stop(f, new, old)
-    if err == 'trigger reset: Trigger is not found' then
-        return error(err, 2)
-    elseif err then
-        fail(err)
-    end
+    local result = reset_trigger(raw.on_stop, f, new, old)
     return result
 end
 
@@ -425,7 +430,7 @@ end
 
 -- ---------------------------------------------------------------- internals
 
-local schedule = load('cord.inspect')(fiber, methods, fail, log, is_fiber)
+local schedule = load('cord.inspect')(fiber, methods, fail, log, is_fiber, reset_trigger)
 
 -- What the other modules of the library build on, and what Tarantool has under this name.
 local internal = { raw = raw, fail = fail, methods = methods, cord_is_main = true }

@@ -10,6 +10,7 @@ use super::trace::{attach, before_call};
 use crate::fiber::clock;
 use crate::fiber::cord::Cord;
 use crate::fiber::fiber::{Wait, attention, flag};
+use crate::fiber::trigger::TriggerList;
 use crate::fiber::wait::WaitList;
 use crate::sys::luajit::Entry;
 use mlua::ffi::*;
@@ -448,6 +449,7 @@ unsafe fn yield_kept(s: *mut State, l: *mut lua_State) -> c_int {
             // Alone: look outside, and go on if nobody came.
             Cord::glance(cord);
             if (*cord).ready.is_empty() {
+                (*f).csw += 1;
                 let wake = (*cord).take_wake(f);
                 return push_code(l, code_of(wake));
             }
@@ -830,7 +832,7 @@ unsafe fn find_trigger(
 }
 
 /// `on_stop(f, new, old)`: adds, replaces or removes a trigger; with neither, the list as a table. Arguments are
-/// checked by fiber.lua. An unknown `old` is the error "trigger reset: Trigger is not found".
+/// checked by fiber.lua.
 unsafe extern "C-unwind" fn l_on_stop(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; three arguments.
     unsafe {
@@ -840,27 +842,39 @@ unsafe extern "C-unwind" fn l_on_stop(l: *mut lua_State) -> c_int {
         if (*f).is(flag::DEAD) {
             return fail(l, DEAD);
         }
+        reset_triggers(s, l, &raw mut (*f).on_stop)
+    }
+}
+
+/// Adds the function at position 2, removes the one at position 3, or pushes the list as a table if both are nil. An
+/// unknown function to remove is the error "trigger reset: Trigger is not found".
+///
+/// # Safety
+/// `l` runs one of our functions and has exactly three values; the list is live.
+pub(super) unsafe fn reset_triggers(s: *mut State, l: *mut lua_State, list: *mut TriggerList) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
         let (new, old) = (lua_type(l, 2) != LUA_TNIL, lua_type(l, 3) != LUA_TNIL);
         if !new && !old {
             ok(l);
-            list_triggers(s, l, f);
+            list_triggers(s, l, (&*list).iter());
             return 2;
         }
         if old {
-            let Some(reference) = find_trigger(s, l, (&(*f).on_stop).iter(), 3) else {
+            let Some(reference) = find_trigger(s, l, (&*list).iter(), 3) else {
                 return fail(l, c"trigger reset: Trigger is not found");
             };
-            (&mut (*f).on_stop).remove(&mut (*s).cord.triggers, |payload| payload == reference);
+            (&mut *list).remove(&mut (*s).cord.triggers, |payload| payload == reference);
             (*s).push_kept(l, Keep::Triggers);
             luaL_unref(l, -1, reference);
             lua_settop(l, -2);
         }
-        if new && find_trigger(s, l, (&(*f).on_stop).iter(), 2).is_none() {
+        if new && find_trigger(s, l, (&*list).iter(), 2).is_none() {
             (*s).push_kept(l, Keep::Triggers);
             lua_pushvalue(l, 2);
             let reference = luaL_ref(l, -2);
             lua_settop(l, -2);
-            (&mut (*f).on_stop).add(&mut (*s).cord.triggers, reference);
+            (&mut *list).add(&mut (*s).cord.triggers, reference);
         }
         ok(l);
         lua_pushvalue(l, 2);
@@ -868,12 +882,13 @@ unsafe extern "C-unwind" fn l_on_stop(l: *mut lua_State) -> c_int {
     2
 }
 
-unsafe fn list_triggers(s: *mut State, l: *mut lua_State, f: LuaFiber) {
-    // SAFETY: as for `l_on_stop`.
+/// Pushes a table of the functions behind `payloads`.
+pub(super) unsafe fn list_triggers(s: *mut State, l: *mut lua_State, payloads: impl Iterator<Item = c_int>) {
+    // SAFETY: a few free slots; memory errors are raised with nothing to drop.
     unsafe {
         lua_createtable(l, 0, 0);
         (*s).push_kept(l, Keep::Triggers);
-        for (i, payload) in (&(*f).on_stop).iter().enumerate() {
+        for (i, payload) in payloads.enumerate() {
             lua_rawgeti_(l, -1, payload);
             lua_rawseti_(l, -3, i as c_int + 1);
         }

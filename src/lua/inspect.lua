@@ -44,8 +44,9 @@ local function entry(f, backtrace)
     return nil, info
 end
 
--- `fiber` and `methods` are filled; `fail` raises what a raw function returned; `log(text)` writes a line.
-return function(fiber, methods, fail, log, is_fiber)
+-- `fiber` and `methods` are filled; `fail` raises what a raw function returned; `log(text)` writes a line;
+-- `reset_trigger` checks the arguments of trigger functions.
+return function(fiber, methods, fail, log, is_fiber, reset_trigger)
     function fiber.info(opts)
         local backtrace = wants_backtrace(opts)
         local list = raw.fibers()
@@ -176,6 +177,40 @@ return function(fiber, methods, fail, log, is_fiber)
             cpu[format('%d/%s', f[1], f[2])] = { average = f[3], instant = f[4], time = f[5] }
         end
         return { cpu_misses = 0, cpu = cpu }
+    end
+
+    -- ------------------------------------------------------------ on_yield triggers
+
+    local function run_all(list, f)
+        for i = 1, #list do
+            local fine, problem = pcall(list[i], f)
+            if not fine then
+                log(format('fiber %d: error in an on_yield trigger: %s', fiber.id(f), tostring(problem)))
+            end
+        end
+    end
+
+    -- Called before a switch. Works on copies of the lists: a trigger may remove itself.
+    raw.keep_on_yield(function(f)
+        if type(f) == 'number' then
+            f = fiber.find(f)
+        end
+        local _, own, all = raw.on_yield_lists(f)
+        run_all(own, f)
+        run_all(all, f)
+    end)
+
+    function methods.on_yield(f, new, old)
+        if not is_fiber(f) then
+            fail('expected fiber as 1 argument')
+        end
+        local result = reset_trigger(raw.on_yield, f, new, old)
+        return result
+    end
+
+    function fiber.on_yield(new, old)
+        local result = reset_trigger(raw.on_yield, nil, new, old)
+        return result
     end
 
     -- ------------------------------------------------------------ settings without an effect here

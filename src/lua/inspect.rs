@@ -1,17 +1,18 @@
 //! Looking at fibers: lists, backtraces, processor shares (`fiber.top`), slices; and what runs at each switch while any
 //! of it is asked for. Nothing here costs a switch anything until a script asks.
 
-use super::body::{Listener, LuaFiber};
-use super::fiber::{fail, fiber_at, ok, push_id};
+use super::body::{Listener, LuaBody, LuaFiber};
+use super::fiber::{fail, fiber_at, list_triggers, ok, push_handle, push_id, reset_triggers};
 use super::jit::MARK;
-use super::state::{self, State};
+use super::state::{self, Keep, State};
 use crate::fiber::clock;
 use crate::fiber::fiber::{attention, flag};
+use crate::fiber::trigger::TriggerList;
 use crate::sys::luajit::Entry;
 use mlua::ffi::*;
 use std::ffi::{CStr, c_int};
 
-/// Bits of [`Inspect::attend`]: who wants to hear of switches.
+/// Bits of [`LuaBody::attend`]: who wants to hear of switches.
 pub mod attend {
     /// Some fiber, or the cord, has on_yield triggers.
     pub const TRIGGERS: u8 = 1;
@@ -19,6 +20,8 @@ pub mod attend {
     pub const SLICES: u8 = 2;
     /// `top` is enabled.
     pub const TOP: u8 = 4;
+    /// A trace-abort mode that calls something is in force.
+    pub const MODE: u8 = 8;
 }
 
 /// A longest run without a yield, in seconds.
@@ -55,8 +58,6 @@ impl Share {
 
 /// What the state keeps for all of it.
 pub struct Inspect {
-    /// Who wants to hear of switches: bits of [`attend`].
-    pub attend: u8,
     default: Slice,
     /// The running slice: whose it is (fiber id, its switches), from when, and what was set for it alone.
     owner: (u64, u64),
@@ -70,12 +71,35 @@ pub struct Inspect {
     scheduler: Share,
     whole: Share,
     listening: bool,
+    /// Of the whole cord.
+    on_yield: TriggerList,
+    /// Lists of on_yield triggers that are not empty.
+    lists: i32,
+}
+
+impl Inspect {
+    fn end_turn(&mut self) {
+        for share in &mut self.shares {
+            share.end_turn();
+        }
+        self.scheduler.end_turn();
+        self.whole.end_turn();
+    }
+
+    /// One list of on_yield triggers more or less has something to run.
+    pub fn lists_changed(&mut self, body: &mut LuaBody, by: i32) {
+        self.lists += by;
+        if self.lists > 0 {
+            body.attend |= attend::TRIGGERS;
+        } else {
+            body.attend &= !attend::TRIGGERS;
+        }
+    }
 }
 
 impl Default for Inspect {
     fn default() -> Self {
         Inspect {
-            attend: 0,
             default: Slice { warn: 0.5, err: 1.0 },
             owner: (0, 0),
             from: 0,
@@ -86,6 +110,8 @@ impl Default for Inspect {
             scheduler: Share::default(),
             whole: Share::default(),
             listening: false,
+            on_yield: TriggerList::default(),
+            lists: 0,
         }
     }
 }
@@ -100,6 +126,9 @@ const FUNCTIONS: &[Entry] = &[
     (c"set_max_slice", l_set_max_slice),
     (c"top_enable", l_top_enable),
     (c"shares", l_shares),
+    (c"on_yield", l_on_yield),
+    (c"on_yield_lists", l_on_yield_lists),
+    (c"keep_on_yield", l_keep_on_yield),
 ];
 
 /// Pushes the raw functions.
@@ -125,6 +154,81 @@ macro_rules! attempt {
 
 // ---- at a switch ----
 
+/// Runs the on_yield triggers of the running fiber and of the cord. They may not wait.
+///
+/// # Safety
+/// `l` runs for the current fiber and is not suspended; nothing with a destructor is alive in the caller. Nothing is
+/// raised.
+#[cold]
+pub unsafe fn run_on_yield(s: *mut State, l: *mut lua_State) {
+    // SAFETY: the caller's contract. The function that runs the triggers catches their errors; what it raises itself
+    // (no memory) is dropped.
+    unsafe {
+        let f = (*s).cord.current;
+        if ((*f).on_yield.is_empty() && (*s).inspect.on_yield.is_empty()) || lua_checkstack(l, 8) == 0 {
+            return;
+        }
+        let top = lua_gettop(l);
+        (*s).cord.body.protected += 1;
+        (*s).push_kept(l, Keep::OnYield);
+        if (*f).is(flag::HANDLE) {
+            push_handle(l, s, f);
+        } else {
+            push_id(l, (*f).id);
+        }
+        lua_pcall(l, 1, 0, 0);
+        (*s).cord.body.protected -= 1;
+        lua_settop(l, top);
+    }
+}
+
+/// `keep_on_yield(function)`: what runs the triggers of a fiber, given its handle or its id.
+unsafe extern "C-unwind" fn l_keep_on_yield(l: *mut lua_State) -> c_int {
+    // SAFETY: called once by inspect.lua.
+    unsafe {
+        lua_settop(l, 1);
+        (*state::current(l)).keep(l, Keep::OnYield);
+    }
+    0
+}
+
+/// `on_yield(f or nil, new, old)`: as `on_stop`, for one fiber or for the cord.
+unsafe extern "C-unwind" fn l_on_yield(l: *mut lua_State) -> c_int {
+    // SAFETY: called by inspect.lua, which checked the arguments; both lists live as long as the state.
+    unsafe {
+        let s = state::current(l);
+        lua_settop(l, 3);
+        let list = if lua_type(l, 1) == LUA_TNIL {
+            &raw mut (*s).inspect.on_yield
+        } else {
+            let f = attempt!(l, fiber_at(s, l, 1));
+            if (*f).is(flag::DEAD) {
+                return fail(l, c"the fiber is dead");
+            }
+            &raw mut (*f).on_yield
+        };
+        let before = !(*list).is_empty();
+        let results = reset_triggers(s, l, list);
+        let by = i32::from(!(*list).is_empty()) - i32::from(before);
+        let state = &mut *s;
+        state.inspect.lists_changed(&mut state.cord.body, by);
+        results
+    }
+}
+
+/// `on_yield_lists(f)`: nil, the functions of the fiber, those of the cord.
+unsafe extern "C-unwind" fn l_on_yield_lists(l: *mut lua_State) -> c_int {
+    // SAFETY: called by inspect.lua.
+    unsafe {
+        let s = state::current(l);
+        let f = attempt!(l, fiber_at(s, l, 1));
+        ok(l);
+        list_triggers(s, l, (&(*f).on_yield).iter());
+        list_triggers(s, l, (&(*s).inspect.on_yield).iter());
+    }
+    3
+}
+
 /// The running fiber is about to give up the processor, or ends.
 ///
 /// # Safety
@@ -135,7 +239,7 @@ pub unsafe fn at_switch(s: *mut State) {
     unsafe {
         let now = clock::monotonic();
         (*s).cord.slice_start = now;
-        if (*s).inspect.attend & attend::TOP != 0 {
+        if (*s).cord.body.attend & attend::TOP != 0 {
             charge(s, (*s).cord.current, now);
         }
     }
@@ -173,16 +277,10 @@ unsafe fn charge(s: *mut State, f: LuaFiber, now: u64) {
 unsafe fn end_turn(s: *mut State) {
     // SAFETY: called by the scheduler between two fibers.
     unsafe {
-        if (*s).inspect.attend & attend::TOP == 0 {
-            return;
+        if (*s).cord.body.attend & attend::TOP != 0 {
+            charge(s, std::ptr::null_mut(), clock::monotonic());
+            (*s).inspect.end_turn();
         }
-        charge(s, std::ptr::null_mut(), clock::monotonic());
-        let inspect = &mut (*s).inspect;
-        for share in &mut inspect.shares {
-            share.end_turn();
-        }
-        inspect.scheduler.end_turn();
-        inspect.whole.end_turn();
     }
 }
 
@@ -223,7 +321,7 @@ unsafe extern "C-unwind" fn l_detail(l: *mut lua_State) -> c_int {
         push_id(l, (*f).csw);
         let stack = if (*f).attention & attention::STACK != 0 { (*s).cord.stack_size } else { 0 };
         push_id(l, stack as u64);
-        let share = (*s).inspect.shares.get((*f).slot as usize).filter(|share| share.id == (*f).id);
+        let share = (&(*s).inspect.shares).get((*f).slot as usize).filter(|share| share.id == (*f).id);
         #[allow(clippy::cast_precision_loss)] // a microsecond is enough
         lua_pushnumber(l, share.map_or(0.0, |share| share.time as f64 * 1e-9));
         let slice = longest(s, f);
@@ -308,8 +406,8 @@ unsafe fn running_slice(s: *mut State) -> (Slice, f64) {
         let f = (*s).cord.current;
         let longest = longest(s, f);
         let started = (*s).cord.slice_start.max((*s).cord.turn_started());
+        (*s).cord.body.attend |= attend::SLICES;
         let inspect = &mut (*s).inspect;
-        inspect.attend |= attend::SLICES;
         let owner = ((*f).id, (*f).csw);
         if inspect.owner != owner {
             inspect.owner = owner;
@@ -394,13 +492,13 @@ unsafe extern "C-unwind" fn l_top_enable(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; listeners are functions of the library.
     unsafe {
         let s = state::current(l);
-        let enabled = (*s).inspect.attend & attend::TOP != 0;
+        let enabled = (*s).cord.body.attend & attend::TOP != 0;
         let wanted = lua_toboolean(l, 1) != 0;
         if wanted == enabled {
             return 0;
         }
+        (*s).cord.body.attend ^= attend::TOP;
         let inspect = &mut (*s).inspect;
-        inspect.attend ^= attend::TOP;
         inspect.shares = Vec::new();
         inspect.scheduler = Share::default();
         inspect.whole = Share::default();
@@ -419,15 +517,20 @@ unsafe extern "C-unwind" fn l_shares(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        if (*s).inspect.attend & attend::TOP == 0 {
+        if (*s).cord.body.attend & attend::TOP == 0 {
             return 0;
+        }
+        charge(s, (*s).cord.current, clock::monotonic());
+        // A turn may last a thousand switches: whoever looks in between sees what there is so far.
+        if (*s).inspect.whole.last == 0 || (*s).inspect.whole.delta > 1_000_000 {
+            (*s).inspect.end_turn();
         }
         lua_createtable(l, 0, 0);
         push_share(l, s, (*s).inspect.scheduler, 1, b"sched");
         lua_rawseti_(l, -2, 1);
         let (mut slot, mut n) = (0, 1);
         while let Some(f) = (*s).cord.record(slot) {
-            let share = (*s).inspect.shares.get(slot).copied().unwrap_or_default();
+            let share = (&(*s).inspect.shares).get(slot).copied().unwrap_or_default();
             slot += 1;
             if (*f).id != 0 {
                 n += 1;

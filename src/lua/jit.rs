@@ -11,6 +11,10 @@ use std::ffi::{c_char, c_int};
 const OFFSET_G: usize = 16;
 /// Offset of the word that tells where a running thread's C frame is, GC64 builds.
 const OFFSET_CFRAME: usize = 80;
+/// Offset of the running frame's base in `lua_State`, GC64 builds; the top of the stack follows it.
+pub const OFFSET_BASE: usize = 32;
+/// The word below the base of a function that the fast function `pcall` called: two slots, and the frame's type.
+pub const PCALL_FRAME: u64 = 16 + 6;
 /// How far behind the global state's start the hook mask and the recorder's state are looked for, in bytes.
 pub const WINDOW: usize = 4096;
 

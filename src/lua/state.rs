@@ -172,6 +172,7 @@ impl State {
             while let Some(reference) = (*f).on_yield.pop(pool) {
                 luaL_unref(self.store, Keep::Triggers as c_int, reference);
             }
+            self.inspect.lists_changed(&mut self.cord.body, -1);
         }
     }
 

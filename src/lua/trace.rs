@@ -5,6 +5,7 @@
 
 use super::body::{LuaBody, LuaFiber};
 use super::calibrate::calibrate;
+use super::inspect::{self, attend};
 use super::jit::{MODES, Mode, RECORDING};
 use super::state::{self, State};
 use crate::fiber::fiber::flag;
@@ -47,7 +48,7 @@ pub unsafe fn before_wait(s: *mut State, l: *mut lua_State) {
     unsafe {
         let body = &raw mut (*s).cord.body;
         *(*body).abort_word &= (*body).abort_mask;
-        if (*body).mode as u8 > Mode::Inline as u8 {
+        if (*body).attend != 0 {
             before_wait_slow(s, l);
         }
     }
@@ -56,6 +57,22 @@ pub unsafe fn before_wait(s: *mut State, l: *mut lua_State) {
 /// The modes that call something.
 #[inline(never)]
 unsafe fn before_wait_slow(s: *mut State, l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let body = &raw mut (*s).cord.body;
+        if (*body).attend & attend::TRIGGERS != 0 {
+            inspect::run_on_yield(s, l);
+        }
+        if (*body).attend & (attend::SLICES | attend::TOP) != 0 {
+            inspect::at_switch(s);
+        }
+        run_handler(s, l);
+    }
+}
+
+/// The handler of the mode in force.
+#[inline(always)]
+unsafe fn run_handler(s: *mut State, l: *mut lua_State) {
     // SAFETY: the caller's contract.
     unsafe {
         let body = &raw mut (*s).cord.body;
@@ -90,7 +107,7 @@ pub unsafe fn before_call(s: *mut State, l: *mut lua_State) {
     unsafe {
         let body = &raw mut (*s).cord.body;
         *(*body).abort_word &= (*body).abort_mask;
-        if (*body).mode as u8 > Mode::Inline as u8 {
+        if (*body).attend != 0 {
             before_call_slow(s, l);
         }
     }
@@ -100,8 +117,11 @@ pub unsafe fn before_call(s: *mut State, l: *mut lua_State) {
 unsafe fn before_call_slow(s: *mut State, l: *mut lua_State) {
     // SAFETY: as for `before_wait`.
     unsafe {
+        if (*s).cord.body.attend & (attend::SLICES | attend::TOP) != 0 {
+            inspect::at_switch(s);
+        }
         if !matches!((*s).cord.body.mode, Mode::Trigger | Mode::TriggerNoop) {
-            before_wait_slow(s, l);
+            run_handler(s, l);
         }
     }
 }
@@ -180,6 +200,10 @@ unsafe fn set_mode(s: *mut State, wanted: Mode) {
         let mode = if wanted == Mode::Inline && !known { Mode::Extern } else { wanted };
         (*body).wanted_mode = wanted;
         (*body).mode = mode;
+        (*body).attend &= !attend::MODE;
+        if mode as u8 > Mode::Inline as u8 {
+            (*body).attend |= attend::MODE;
+        }
         (*body).mode_pending = false;
         if mode == Mode::Inline {
             ((*body).abort_word, (*body).abort_mask) = ((*body).words.recorder, !RECORDING);
