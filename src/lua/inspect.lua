@@ -4,7 +4,7 @@ local raw, load = ...
 
 local E = load('cord.error')
 
-local type, pairs, select, pcall, tostring, tonumber, format = type, pairs, select, pcall, tostring, tonumber, string.format
+local type, select, pcall, tostring, tonumber, format = type, select, pcall, tostring, tonumber, string.format
 local setmetatable = setmetatable
 
 -- As Tarantool's "no limit": a hundred years.
@@ -224,7 +224,7 @@ return function(fiber, methods, fail, log, is_fiber, reset_trigger)
         if n > 0 then
             local size = tonumber((select(n, ...))) or 0
             size = size - size % 1
-            if not (size > 0) then
+            if size <= 0 then
                 fail('size must be > 0')
             end
             pool_size = size
