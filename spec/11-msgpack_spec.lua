@@ -375,6 +375,26 @@ describe('cord.msgpack', function()
             assert.equal('invalid uuid', e.prev.message)
         end)
 
+        it('makes a value or an error of any bytes', function()
+            local seed = os.time()
+            math.randomseed(seed)
+            local samples = { msgpack.encode({ { id = 1, name = 'x', tags = { 'a', 2, 2.5 } }, cord_error.new(36, 's') }) }
+            for i, vector in ipairs(VECTORS) do
+                samples[i + 1] = unhex(vector[2]):sub(1, 100)
+            end
+            for _ = 1, 4000 do
+                local sample = samples[math.random(#samples)]
+                local at = math.random(#sample)
+                local bytes = sample:sub(1, at - 1) .. string.char(math.random(0, 255)) .. sample:sub(at + 1)
+                local ok, value, position = pcall(msgpack.decode, bytes)
+                if ok then
+                    assert.is_true(position > 1 and position <= #bytes + 1)
+                else
+                    assert.is_true(type(value) == 'string' or cord_error.is(value))
+                end
+            end
+        end)
+
         it('leaves nothing on the stack after failures', function()
             for _ = 1, 20000 do
                 pcall(msgpack.decode, '\146\146\1')

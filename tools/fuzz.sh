@@ -8,6 +8,7 @@ if ! sh tools/cargo.sh fuzz --version >/dev/null 2>&1; then
 fi
 export RUSTC_BOOTSTRAP=1
 rc=0
+if command -v python3 >/dev/null; then python3 fuzz/seeds.py; fi
 for target in ${*:-$(sh tools/cargo.sh fuzz list)}; do
     echo "== $target, ${FUZZ_SECONDS:-60} seconds"
     sh tools/cargo.sh fuzz run "$target" -- -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 || rc=1

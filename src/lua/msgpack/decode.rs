@@ -5,7 +5,7 @@ use super::{Codec, Shared, make_error};
 use crate::iproto::mp::{MpError, Reader};
 use crate::lua::state::push_str;
 use mlua::ffi::*;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 
 /// Why bytes are not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +115,9 @@ pub(super) fn skip(bytes: &[u8], at: usize) -> Result<usize> {
 
 /// Largest whole numbers that become Lua numbers; beyond, 64-bit cdata (`DBL_INT_MAX` of `src/lua/utils.h`).
 const NUMBER_MAX: u64 = 99_999_999_999_999;
+
+/// Containers inside each other between two looks at the room on Lua's stack.
+const LEVELS_CHECKED: u32 = 8;
 
 struct Decoder<'a> {
     l: *mut lua_State,
@@ -343,8 +346,13 @@ impl Decoder<'_> {
         if count > (self.bytes.len() - self.at) / least {
             return Err(DecodeError::Truncated(self.bytes.len()));
         }
+        if !level.is_multiple_of(LEVELS_CHECKED) {
+            return Ok(());
+        }
+        // Room for this many levels at once: a map has its keys' table, itself, a key and a value on the stack.
         // SAFETY: a plain query; it may raise a memory error where the stack must grow.
-        if unsafe { lua_checkstack(self.l, 6) } == 0 { Err(DecodeError::Memory) } else { Ok(()) }
+        let room = unsafe { lua_checkstack(self.l, LEVELS_CHECKED as c_int * 4 + 8) } != 0;
+        if room { Ok(()) } else { Err(DecodeError::Memory) }
     }
 
     unsafe fn array(&mut self, count: usize, level: u32) -> Result<()> {
@@ -352,8 +360,16 @@ impl Decoder<'_> {
         unsafe {
             self.enter(count, 1, level)?;
             lua_createtable(self.l, count as c_int, 0);
-            self.hint(self.shared.array_mt, self.shared.array_mt_ref);
-            let direct = self.shared.layout.and_then(|_| NewArray::new(lua_topointer(self.l, -1), count));
+            let direct = if self.shared.layout.is_some() {
+                let address = lua_topointer(self.l, -1);
+                if self.codec.decode_save_metatables {
+                    direct::set_metatable(address, self.shared.array_mt);
+                }
+                NewArray::new(address, count)
+            } else {
+                self.hint(self.shared.array_mt_ref);
+                None
+            };
             let Some(direct) = direct else {
                 for i in 1..=count {
                     self.value(level + 1)?;
@@ -419,7 +435,11 @@ impl Decoder<'_> {
             // The table of known keys stays under the map while it is filled.
             lua_rawgeti_(self.l, LUA_REGISTRYINDEX, (*self.keys).table_ref);
             lua_createtable(self.l, 0, count as c_int);
-            self.hint(self.shared.map_mt, self.shared.map_mt_ref);
+            if self.shared.layout.is_none() {
+                self.hint(self.shared.map_mt_ref);
+            } else if self.codec.decode_save_metatables {
+                direct::set_metatable(lua_topointer(self.l, -1), self.shared.map_mt);
+            }
             for _ in 0..count {
                 self.key(level)?;
                 self.value(level + 1)?;
@@ -453,17 +473,12 @@ impl Decoder<'_> {
         }
     }
 
-    /// Marks the new table on the top as array or map.
-    #[inline(always)]
-    unsafe fn hint(&mut self, metatable: *const c_void, metatable_ref: c_int) {
-        if !self.codec.decode_save_metatables {
-            return;
-        }
-        // SAFETY: the table was just made, and the metatable is in the registry since setup.
-        unsafe {
-            if self.shared.layout.is_some() {
-                direct::set_metatable(lua_topointer(self.l, -1), metatable);
-            } else {
+    /// Marks the table on the top as array or map, through the C API.
+    #[cold]
+    unsafe fn hint(&mut self, metatable_ref: c_int) {
+        if self.codec.decode_save_metatables {
+            // SAFETY: the metatable is in the registry since setup.
+            unsafe {
                 lua_rawgeti_(self.l, LUA_REGISTRYINDEX, metatable_ref);
                 lua_setmetatable(self.l, -2);
             }
