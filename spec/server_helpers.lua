@@ -1,5 +1,6 @@
 -- What the specs of the server share: a raw client over FFI sockets in this process, and Tarantool as a client in a
 -- child process while this process serves.
+local bit = require 'bit'
 local ffi = require 'ffi'
 local fiber = require 'cord.fiber'
 local msgpack = require 'cord.msgpack'
@@ -159,6 +160,50 @@ function Raw:shutdown(how) C.cordspec_shutdown(self.fd, how or 1) end
 function Raw:close()
     if self.fd then C.cordspec_close(self.fd) end
     self.fd = nil
+end
+
+-- The body of AUTH with chap-sha1. The hash comes from OpenSSL's library over FFI: nothing of the library under test.
+local crypto
+function M.auth(conn, user, password)
+    if not crypto then
+        if not registry['cord.spec.sha1'] then
+            ffi.cdef 'unsigned char *cordspec_sha1(const void *, size_t, unsigned char *) __asm__("SHA1");'
+            registry['cord.spec.sha1'] = true
+        end
+        for _, name in ipairs { 'libcrypto.so.3', 'libcrypto.so.1.1', 'crypto' } do
+            local fine, found = pcall(ffi.load, name)
+            if fine then
+                crypto = found
+                break
+            end
+        end
+        assert(crypto, 'no libcrypto')
+    end
+    local function sha1(text)
+        local digest = ffi.new 'unsigned char[20]'
+        crypto.cordspec_sha1(text, #text, digest)
+        return ffi.string(digest, 20)
+    end
+    local salt = M.base64(conn.greeting:sub(65, 108)):sub(1, 20)
+    local h1 = sha1(password)
+    local h3 = sha1(salt .. sha1(h1))
+    local scramble = {}
+    for i = 1, 20 do scramble[i] = string.char(bit.bxor(h1:byte(i), h3:byte(i))) end
+    return { [0x23] = user, [0x21] = { 'chap-sha1', table.concat(scramble) } }
+end
+
+local ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
+function M.base64(text)
+    local bits, count, out = 0, 0, {}
+    for c in text:gmatch '[%w+/]' do
+        bits, count = bits * 64 + ALPHABET:find(c, 1, true) - 1, count + 6
+        if count >= 8 then
+            count = count - 8
+            out[#out + 1] = string.char(math.floor(bits / 2 ^ count))
+            bits = bits % 2 ^ count
+        end
+    end
+    return table.concat(out)
 end
 
 -- Runs Lua source under Tarantool while this process goes on serving. `...` of the source is `args`. Gives what it wrote;

@@ -171,6 +171,15 @@ pub unsafe fn default_codec(l: *mut lua_State) -> *const Codec {
     }
 }
 
+/// Whether error objects inside of values go out as an extension (else as their texts), and sets it.
+///
+/// # Safety
+/// `codec` is live.
+pub unsafe fn errors_as_ext(codec: *mut Codec, new: Option<bool>) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { std::mem::replace(&mut (*codec).encode_error_as_ext, new.unwrap_or((*codec).encode_error_as_ext)) }
+}
+
 const FUNCTIONS: &[Entry] = &[
     (c"setup", l_setup),
     (c"probe", l_probe),

@@ -1,9 +1,12 @@
 //! The raw functions behind `cord.server`: server.lua checks the arguments, wraps and raises.
 
+use super::data;
 use super::dispatch::{self, bytes_at};
 use super::engine::Engine;
 use super::hub::{Hub, Instance, Limits, Stat};
 use super::listener::Listener;
+use super::session::Session;
+use super::user::Users;
 use crate::iproto::constants::kind;
 use crate::lua::msgpack;
 use crate::lua::state::{self, Keep, State};
@@ -13,6 +16,9 @@ use rustc_hash::FxHashMap;
 use std::ffi::{OsStr, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// The key whose value becomes true when a server stops gracefully.
+const SHUTDOWN: &[u8] = b"box.shutdown";
 
 const FUNCTIONS: &[Entry] = &[
     (c"setup", l_setup),
@@ -40,8 +46,9 @@ const FUNCTIONS: &[Entry] = &[
 pub(crate) unsafe fn native(l: *mut lua_State) {
     // SAFETY: the caller's contract.
     unsafe {
-        lua_createtable(l, 0, FUNCTIONS.len() as c_int);
+        lua_createtable(l, 0, (FUNCTIONS.len() + data::FUNCTIONS.len()) as c_int);
         state::register(l, FUNCTIONS);
+        state::register(l, data::FUNCTIONS);
     }
 }
 
@@ -82,6 +89,8 @@ unsafe extern "C-unwind" fn l_create(l: *mut lua_State) -> c_int {
             engine: Engine::new(),
             uuid,
             eval: lua_toboolean(l, 2) != 0,
+            users: Users::default(),
+            events: FxHashMap::default(),
             hooks: 0,
             sessions: 0,
             running: 0,
@@ -109,6 +118,7 @@ unsafe extern "C-unwind" fn l_limit(l: *mut lua_State) -> c_int {
             b"max_packet" => (*limits).packet = value as u64,
             b"max_unread" => (*limits).unread = value as usize,
             b"max_connections" => (*limits).connections = value as usize,
+            b"auth_delay" => (*limits).auth_delay = value,
             b"packet_timeout" => (*limits).packet_time = (value * 1e9) as u64,
             _ => {}
         }
@@ -192,16 +202,19 @@ unsafe extern "C-unwind" fn l_close_sessions(l: *mut lua_State) -> c_int {
     0
 }
 
-/// `load(server)`: its clients and running requests.
+/// `load(server)`: its clients, running requests, and clients that wait for the news of its shutdown.
 unsafe extern "C-unwind" fn l_load(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua.
     unsafe {
-        let (_, _, _, instance) = instance_at(l);
+        let (_, hub, number, instance) = instance_at(l);
         let (sessions, running) = if instance.is_null() { (0, 0) } else { ((*instance).sessions, (*instance).running) };
+        let is_told = |session: &Session| session.instance == number && session.watches.contains_key(SHUTDOWN);
+        let told = (&(*hub).sessions).iter().filter(|(_, session)| is_told(session)).count();
         lua_pushinteger(l, sessions as lua_Integer);
         lua_pushinteger(l, running as lua_Integer);
+        lua_pushinteger(l, told as lua_Integer);
     }
-    2
+    3
 }
 
 /// `destroy(server)`: true when it is gone; false while it has clients or requests.
@@ -228,8 +241,8 @@ unsafe extern "C-unwind" fn l_tick(l: *mut lua_State) -> c_int {
     0
 }
 
-/// `session()`: id and peer of the running request's session and the number of its server; nothing outside of requests.
-/// When the client has gone the peer is missing.
+/// `session()`: id of the running request's session, the number of its server, its peer and user; nothing outside of
+/// requests. When the client has gone peer and user are missing.
 unsafe extern "C-unwind" fn l_session(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua.
     unsafe {
@@ -242,10 +255,11 @@ unsafe extern "C-unwind" fn l_session(l: *mut lua_State) -> c_int {
             return 2;
         }
         (*session).known = true;
-        let peer = &raw const (*session).peer;
-        state::push_str(l, &*peer);
+        let session = &*session;
+        state::push_str(l, &session.peer);
+        lua_pushlstring_(l, session.user.as_ptr().cast(), session.user.len());
     }
-    3
+    4
 }
 
 /// `push(value)`: false outside of requests.

@@ -9,17 +9,21 @@
 //! All packets of one read are handled inside one protected call on the scratch thread. Whatever raises there (memory,
 //! or a metamethod of the table of functions) ends one request with an error; no value with a destructor is alive then.
 
+use super::engine::{BoxError, SpaceRef, Statement};
 use super::hub::{FEATURES, Hub, Instance, Purpose, Request, hook, open};
 use super::session::{Phase, Session};
+use super::user::GUEST;
+use super::{stream, watch};
 use crate::fiber::fiber::flag;
-use crate::iproto::constants::{PROTOCOL_VERSION, errcode, key, kind};
+use crate::iproto::auth::{CHAP_SHA1, Scramble};
+use crate::iproto::constants::{PROTOCOL_VERSION, errcode, feature, key, kind};
 use crate::iproto::decode::{Body, Frame, PacketError, RequestHeader, frame, id_body, request_header};
 use crate::iproto::encode;
 use crate::iproto::mp::{self, Reader};
 use crate::lua::body::LuaFiber;
 use crate::lua::fiber::spawn;
 use crate::lua::msgpack::{self, Codec, EncodeError};
-use crate::lua::state::{Keep, State};
+use crate::lua::state::{Job, Keep, State};
 use mlua::ffi::*;
 use std::ffi::{c_int, c_void};
 
@@ -38,8 +42,10 @@ pub mod kept {
     pub const SESSIONS: c_int = 5;
     /// A table of compiled expressions.
     pub const EVALS: c_int = 6;
-    /// The codec for clients that do not know errors as values.
-    pub const PLAIN: c_int = 7;
+    /// `refuse(seconds)`: waits, then raises the error of a failed login.
+    pub const REFUSE: c_int = 7;
+    /// `resolve(number, name)`: the function, and the object, of a name with brackets or of `box.space...:count`.
+    pub const RESOLVE: c_int = 8;
     /// From here on: the table of functions of each server.
     pub const FUNCTIONS: c_int = 16;
 }
@@ -53,6 +59,8 @@ struct Batch {
     sync: u64,
     /// Where its answer begins in the output.
     mark: usize,
+    /// The stream whose requests are handled, or 0.
+    stream: u64,
     /// There is nothing left to do.
     through: bool,
 }
@@ -62,17 +70,77 @@ struct Batch {
 /// # Safety
 /// `s` is live, `hub` its hub, `i` the slot of a session.
 pub(super) unsafe fn packets(s: *mut State, hub: *mut Hub, i: usize) {
-    let mut batch = Batch { i, consumed: 0, sync: 0, mark: 0, through: false };
+    // SAFETY: the caller's contract.
+    unsafe { run(s, hub, i, run_batch) }
+}
+
+/// Handles the requests of streams whose turn has come.
+///
+/// # Safety
+/// As [`packets`].
+pub(super) unsafe fn streams(s: *mut State, hub: *mut Hub, i: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { run(s, hub, i, run_streams) }
+}
+
+unsafe fn run(s: *mut State, hub: *mut Hub, i: usize, job: Job) {
+    let mut batch = Batch { i, consumed: 0, sync: 0, mark: 0, stream: 0, through: false };
     // SAFETY: the caller's contract.
     unsafe {
-        while !batch.through && !State::protected(s, run_batch, (&raw mut batch).cast()) {
+        while !batch.through && !State::protected(s, job, (&raw mut batch).cast()) {
             // One request raised: it is answered, and the others go on.
             let session = (*hub).session(i);
             (&mut (*session).output).truncate(batch.mark);
             error(hub, session, batch.sync, errcode::PROC_LUA, b"the request could not be started: not enough memory");
             (&mut (*session).input).consume(batch.consumed);
+            batch.consumed = 0;
+            if batch.stream != 0 {
+                (&mut (*session).ready).push(batch.stream);
+                batch.stream = 0;
+            }
         }
     }
+}
+
+unsafe fn run_streams(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
+    let batch = argument.cast::<Batch>();
+    // SAFETY: as for `run_batch`. The packet under way belongs to the session until it is handled.
+    unsafe {
+        let hub = (*s).server;
+        let session = (*hub).session((*batch).i);
+        let instance = (*hub).instance((*session).instance);
+        let base = lua_gettop(sl);
+        while let Some(id) = (&mut (*session).ready).pop() {
+            (*batch).stream = id;
+            while let Some(packet) = next_of(&mut *session, id) {
+                (*session).queued -= packet.len();
+                (*session).current = Some(packet);
+                (*batch).sync = 0;
+                (*batch).mark = (&(*session).output).len();
+                let current = &raw const (*session).current;
+                let packet = (&*current).as_deref().unwrap_or_default();
+                let context = Context { sl, s, hub, i: (*batch).i, session, instance };
+                handle(&context, packet, &mut (*batch).sync, true);
+                lua_settop(sl, base);
+            }
+            (*batch).stream = 0;
+        }
+        (*session).current = None;
+        (*batch).through = true;
+    }
+}
+
+/// The next request of a stream that may be handled; a stream that has nothing left is forgotten.
+fn next_of(session: &mut Session, id: u64) -> Option<Box<[u8]>> {
+    let stream = session.streams.get_mut(&id)?;
+    if stream.busy {
+        return None;
+    }
+    let packet = stream.queue.pop_front();
+    if packet.is_none() && stream.is_idle() {
+        session.streams.remove(&id);
+    }
+    packet
 }
 
 unsafe fn run_batch(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
@@ -105,7 +173,7 @@ unsafe fn run_batch(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
                 }
                 Ok(Frame::Packet { start, end }) => {
                     if (*instance).running >= (*instance).limits.net_msg_max
-                        || (*session).unsent() > (*instance).limits.unread
+                        || (*session).unsent() + (*session).queued > (*instance).limits.unread
                     {
                         (*session).held = true;
                         (*hub).list((*batch).i);
@@ -116,7 +184,7 @@ unsafe fn run_batch(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
                     (*batch).mark = (&(*session).output).len();
                     let packet = pending.get(start..end).unwrap_or_default();
                     let context = Context { sl, s, hub, i: (*batch).i, session, instance };
-                    handle(&context, packet, &mut (*batch).sync);
+                    handle(&context, packet, &mut (*batch).sync, false);
                     lua_settop(sl, base);
                     (&mut (*session).input).consume(end);
                     (*session).half_since = 0;
@@ -128,36 +196,47 @@ unsafe fn run_batch(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
 }
 
 /// What a request is handled with: pointers only.
-struct Context {
-    sl: *mut lua_State,
-    s: *mut State,
-    hub: *mut Hub,
-    i: usize,
-    session: *mut Session,
-    instance: *mut Instance,
+pub(super) struct Context {
+    pub(super) sl: *mut lua_State,
+    pub(super) s: *mut State,
+    pub(super) hub: *mut Hub,
+    pub(super) i: usize,
+    pub(super) session: *mut Session,
+    pub(super) instance: *mut Instance,
 }
 
 impl Context {
     #[allow(clippy::mut_from_ref)] // the session is behind a pointer of its own
-    unsafe fn out(&self) -> &mut Vec<u8> {
+    pub(super) unsafe fn out(&self) -> &mut Vec<u8> {
         // SAFETY: the session outlives the context, and its output is borrowed for one statement at a time.
         unsafe { &mut (*self.session).output }
     }
 
-    unsafe fn schema_version(&self) -> u64 {
+    pub(super) unsafe fn schema_version(&self) -> u64 {
         // SAFETY: the instance outlives the context.
         unsafe { (&(*self.instance).engine).schema_version() }
     }
 
-    unsafe fn fail(&self, sync: u64, code: u32, message: &[u8]) {
+    pub(super) unsafe fn fail(&self, sync: u64, code: u32, message: &[u8]) {
         // SAFETY: as above.
         unsafe { error(self.hub, self.session, sync, code, message) }
     }
 
     /// Fails with a text made for the purpose, which is gone before anything can raise.
-    unsafe fn fail_with(&self, sync: u64, code: u32, message: impl Into<Vec<u8>>) {
+    pub(super) unsafe fn fail_with(&self, sync: u64, code: u32, message: impl Into<Vec<u8>>) {
         // SAFETY: as above.
         unsafe { error(self.hub, self.session, sync, code, &message.into()) }
+    }
+}
+
+impl Context {
+    /// Answers with one of the engine's errors.
+    pub(super) unsafe fn refuse(&self, sync: u64, error: &BoxError) {
+        // SAFETY: as above.
+        unsafe {
+            (*self.instance).stat.errors += 1;
+            error.respond(sync, self.schema_version(), self.out());
+        }
     }
 }
 
@@ -173,14 +252,14 @@ unsafe fn error(hub: *mut Hub, session: *mut Session, sync: u64, code: u32, mess
 }
 
 /// The code of a packet's error.
-fn packet_code(error: PacketError) -> u32 {
+pub(super) fn packet_code(error: PacketError) -> u32 {
     match error {
         PacketError::MissingField(_) => errcode::MISSING_REQUEST_FIELD,
         _ => errcode::INVALID_MSGPACK,
     }
 }
 
-unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64) {
+unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64, waited: bool) {
     let mut header = RequestHeader::default();
     // SAFETY: the context's pointers are live.
     unsafe {
@@ -190,6 +269,9 @@ unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64) {
         };
         *sync = header.sync;
         let body = packet.get(at..).unwrap_or_default();
+        if header.stream_id != 0 && !waited && !stream::admit(context, &header, packet) {
+            return;
+        }
         if let Some(count) = (&mut (*context.instance).stat.requests).get_mut((header.kind as usize).min(79)) {
             *count += 1;
         }
@@ -207,6 +289,9 @@ unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64) {
             kind::SELECT | kind::INSERT | kind::REPLACE | kind::UPDATE | kind::DELETE | kind::UPSERT => {
                 statement(context, &header, body);
             }
+            kind::AUTH => login(context, &header, body),
+            kind::BEGIN | kind::COMMIT | kind::ROLLBACK => stream::control(context, &header, body),
+            kind::WATCH | kind::UNWATCH | kind::WATCH_ONCE => watch::request(context, &header, body),
             other => {
                 let text = format!("Unknown request type {other}");
                 context.fail_with(header.sync, errcode::UNKNOWN_REQUEST_TYPE, text);
@@ -223,7 +308,7 @@ unsafe fn identify(context: &Context, header: &RequestHeader, body: &[u8]) {
             Ok(id) => {
                 (*context.session).features = id.features;
                 let version = context.schema_version();
-                let method = Some(crate::iproto::auth::CHAP_SHA1.as_bytes());
+                let method = Some(CHAP_SHA1.as_bytes());
                 encode::id_response(context.out(), header.sync, version, PROTOCOL_VERSION, FEATURES, method);
             }
             Err(broken) => context.fail_with(header.sync, packet_code(broken), broken.to_string()),
@@ -233,22 +318,155 @@ unsafe fn identify(context: &Context, header: &RequestHeader, body: &[u8]) {
 
 /// A statement on the data: answered by the engine.
 unsafe fn statement(context: &Context, header: &RequestHeader, body: &[u8]) {
-    use super::engine::Statement;
     // SAFETY: the context's pointers are live; the engine knows no Lua.
     unsafe {
-        let version = context.schema_version();
-        let parsed = Body::of_request(header.kind, body);
-        let body = match parsed {
+        let body = match Body::of_request(header.kind, body) {
             Ok(body) => body,
             Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
         };
-        match Statement::from_body(header.kind, &body) {
-            Ok(Some(statement)) => {
-                (&mut (*context.instance).engine).respond(&statement, None, header.sync, context.out());
-            }
-            Ok(None) => {}
-            Err(refused) => refused.respond(header.sync, version, context.out()),
+        let made = Statement::from_body(header.kind, &body).and_then(|statement| {
+            let Some(statement) = statement else { return Ok(()) };
+            may_touch(context, &statement)?;
+            let txn = stream::transaction(context, header.stream_id)?;
+            (&mut (*context.instance).engine).respond(&statement, txn, header.sync, context.out());
+            Ok(())
+        });
+        if let Err(refused) = made {
+            context.refuse(header.sync, &refused);
         }
+    }
+}
+
+/// Whether the session's user may work on the space. System spaces may be read by everybody.
+unsafe fn may_touch(context: &Context, statement: &Statement<'_>) -> Result<(), BoxError> {
+    // SAFETY: the context's pointers are live.
+    unsafe {
+        let (instance, user) = (&*context.instance, &(*context.session).user);
+        let id = match statement.space() {
+            SpaceRef::Id(id) => Some(id),
+            SpaceRef::Name(name) => instance.engine.space_id(name),
+        };
+        // The engine says what there is to say of a space that is not there.
+        let Some(name) = id.and_then(|id| instance.engine.space_name(id)) else { return Ok(()) };
+        let reads = matches!(statement, Statement::Select(_));
+        let system = id.is_some_and(|id| id <= SYSTEM_SPACE_MAX);
+        let allowed = reads && system
+            || instance.users.allow(user, |user| {
+                let names = if reads { &user.read } else { &user.write };
+                names.has(name.as_bytes())
+            });
+        if allowed {
+            return Ok(());
+        }
+        let access = if reads { "Read" } else { "Write" };
+        Err(BoxError::access(access, "space", name, &String::from_utf8_lossy(user)))
+    }
+}
+
+/// Ids of system spaces end here.
+const SYSTEM_SPACE_MAX: u32 = 511;
+
+/// AUTH. A failed login is answered late, whatever it failed for, and logins meanwhile fail with it.
+unsafe fn login(context: &Context, header: &RequestHeader, body: &[u8]) {
+    // SAFETY: the context's pointers are live; `refuse_login` may raise, and nothing with a destructor is alive then.
+    unsafe {
+        let body = match Body::of_request(kind::AUTH, body) {
+            Ok(body) => body,
+            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+        };
+        let user = body.str(key::USER_NAME).unwrap_or_default();
+        let session = context.session;
+        let known = match scramble_of(&body, user == GUEST) {
+            Err((code, text)) => return context.fail_with(header.sync, code, text),
+            Ok(None) => true,
+            Ok(Some(answer)) => {
+                let salt = (&(*session).salt).first_chunk::<20>();
+                let proved = salt.is_some_and(|salt| (&(*context.instance).users).verify(user, salt, answer));
+                proved && !(*session).refusing
+            }
+        };
+        if known {
+            (*session).user = user.into();
+            encode::ok(context.out(), header.sync, context.schema_version());
+        } else {
+            (*session).refusing = true;
+        }
+        if (*context.instance).hooks & hook::AUTH != 0 {
+            auth_hook(context, user, known);
+        }
+        if !known {
+            refuse_login(context, header.sync);
+        }
+    }
+}
+
+/// What an AUTH request proves itself with; nothing when it asks to be guest again.
+fn scramble_of<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>, (u32, Vec<u8>)> {
+    let broken = || (errcode::INVALID_MSGPACK, b"Invalid MsgPack - authentication request body".to_vec());
+    let mut reader = Reader::new(body.raw(key::TUPLE).unwrap_or_default());
+    let count = reader.read_array().map_err(|_| broken())?;
+    if count == 0 && guest {
+        return Ok(None);
+    }
+    if count < 2 {
+        return Err(broken());
+    }
+    let method = reader.read_str().map_err(|_| broken())?;
+    if method != CHAP_SHA1.as_bytes() {
+        let text = [b"Unknown authentication method '", method, b"'"].concat();
+        return Err((errcode::UNKNOWN_AUTH_METHOD, text));
+    }
+    let invalid = |what: &str| {
+        let text = format!("Invalid 'chap-sha1' request: {what}");
+        (errcode::INVALID_AUTH_REQUEST, text.into_bytes())
+    };
+    let answer = match reader.peek() {
+        Ok(mp::Family::Str) => reader.read_str(),
+        Ok(mp::Family::Bin) => reader.read_bin(),
+        _ => return Err(invalid("scramble must be string")),
+    };
+    let answer = answer.map_err(|_| broken())?;
+    answer.try_into().map(Some).map_err(|_| invalid("invalid scramble size"))
+}
+
+/// Starts the fiber that waits and then answers a failed login.
+unsafe fn refuse_login(context: &Context, sync: u64) {
+    let sl = context.sl;
+    // SAFETY: as for `start`.
+    unsafe {
+        let base = lua_gettop(sl);
+        push_from(context, kept::REFUSE);
+        lua_pushnumber(sl, (*context.instance).limits.auth_delay);
+        let session = context.session;
+        let request = Request {
+            purpose: Purpose::Refusal,
+            session: context.i,
+            session_id: (*session).id,
+            instance: (*session).instance,
+            sync,
+            stream: 0,
+        };
+        launch(context.s, context.hub, sl, lua_gettop(sl) - base, request);
+    }
+}
+
+/// Runs the on_auth triggers in a fiber of their own.
+unsafe fn auth_hook(context: &Context, user: &[u8], known: bool) {
+    let sl = context.sl;
+    // SAFETY: as for `start`.
+    unsafe {
+        let session = context.session;
+        let base = lua_gettop(sl);
+        push_from(context, kept::HOOK);
+        lua_pushinteger(sl, (*session).instance as lua_Integer);
+        lua_pushinteger(sl, hook::AUTH as lua_Integer);
+        lua_pushnumber(sl, (*session).id as lua_Number);
+        lua_pushlstring_(sl, (&(*session).peer).as_ptr().cast(), (&(*session).peer).len());
+        lua_pushlstring_(sl, user.as_ptr().cast(), user.len());
+        lua_pushboolean(sl, c_int::from(known));
+        let instance = (*session).instance;
+        let request = Request { purpose: Purpose::Call, session: 0, session_id: 0, instance, sync: 0, stream: 0 };
+        launch(context.s, context.hub, sl, lua_gettop(sl) - base, request);
     }
 }
 
@@ -290,6 +508,12 @@ unsafe fn call(context: &Context, header: &RequestHeader, body: &[u8]) {
             Ok(found) => found,
             Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
         };
+        let user = &raw const (*context.session).user;
+        if !(&(*context.instance).users).allow(&*user, |user| user.execute.has(name)) {
+            let (name, user) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&*user));
+            let refused = BoxError::access("Execute", "function", &name, &user);
+            return context.refuse(header.sync, &refused);
+        }
         let base = lua_gettop(context.sl);
         if !push_function(context, name) {
             lua_settop(context.sl, base);
@@ -347,6 +571,16 @@ unsafe fn push_function(context: &Context, name: &[u8]) -> bool {
         lua_settop(sl, functions);
         lua_pushlstring_(sl, name.as_ptr().cast(), name.len());
         lua_rawget_(sl, functions);
+        if lua_type(sl, -1) == LUA_TNIL && (name.contains(&b'[') || name.starts_with(b"box.space.")) {
+            lua_settop(sl, functions);
+            push_from(context, kept::RESOLVE);
+            lua_pushinteger(sl, (*context.session).instance as lua_Integer);
+            lua_pushlstring_(sl, name.as_ptr().cast(), name.len());
+            lua_call(sl, 2, 2);
+            let object = (lua_type(sl, -1) != LUA_TNIL).then(|| lua_gettop(sl));
+            lua_pushvalue(sl, -2);
+            return settle_function(context, functions, object);
+        }
         settle_function(context, functions, None)
     }
 }
@@ -403,9 +637,10 @@ unsafe fn eval(context: &Context, header: &RequestHeader, body: &[u8]) {
             Ok(found) => found,
             Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
         };
-        if !(*context.instance).eval {
-            let text = b"Execute access to universe '' is denied for user 'guest'";
-            return context.fail(header.sync, errcode::ACCESS_DENIED, text);
+        let user = &raw const (*context.session).user;
+        if !(*context.instance).eval || !(&(*context.instance).users).allow(&*user, |user| user.eval) {
+            let refused = BoxError::access("Execute", "universe", "", &String::from_utf8_lossy(&*user));
+            return context.refuse(header.sync, &refused);
         }
         let base = lua_gettop(sl);
         if !push_compiled(context, expression) {
@@ -486,6 +721,12 @@ unsafe fn launch(s: *mut State, hub: *mut Hub, sl: *mut lua_State, moved: c_int,
         let instance = (*hub).instance(request.instance);
         if !instance.is_null() {
             (*instance).running += 1;
+        }
+        if request.stream != 0
+            && !session.is_null()
+            && let Some(stream) = (&mut (*session).streams).get_mut(&request.stream)
+        {
+            stream.busy = true;
         }
         let number = (&mut (*hub).requests).insert(request);
         (*f).flags |= flag::SERVED;
@@ -610,6 +851,15 @@ pub(crate) unsafe fn served(s: *mut State, f: LuaFiber) {
             return;
         }
         (*session).running -= 1;
+        if request.stream != 0
+            && let Some(stream) = (&mut (*session).streams).get_mut(&request.stream)
+        {
+            stream.busy = false;
+            (&mut (*session).ready).push(request.stream);
+        }
+        if request.purpose == Purpose::Refusal {
+            (*session).refusing = false;
+        }
         let l = (*f).data.l;
         if (*f).data.status != 0 {
             answer_error(s, session, l, request.sync);
@@ -667,7 +917,14 @@ unsafe fn answer_slowly(s: *mut State, session: *mut Session, l: *mut lua_State,
     unsafe {
         let mark = (&(*session).output).len();
         let mut slow = Slow { l, session, request, version };
-        if !State::protected(s, slow_job, (&raw mut slow).cast()) {
+        let codec = (*(*s).server).codec.cast_mut();
+        // Clients that do not know errors as values get their texts.
+        let known = (*session).features & (1 << feature::ERROR_EXTENSION) != 0;
+        let before = msgpack::errors_as_ext(codec, None);
+        msgpack::errors_as_ext(codec, Some(before && known));
+        let made = State::protected(s, slow_job, (&raw mut slow).cast());
+        msgpack::errors_as_ext(codec, Some(before));
+        if !made {
             (&mut (*session).output).truncate(mark);
             error((*s).server, session, request.sync, errcode::PROC_LUA, b"the results could not be encoded");
         }

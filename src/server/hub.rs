@@ -8,6 +8,8 @@ use super::dispatch;
 use super::engine::Engine;
 use super::listener::Listener;
 use super::session::{Phase, Progress, Session, Socket};
+use super::stream;
+use super::user::Users;
 use crate::iproto::constants::feature;
 use crate::iproto::greeting;
 use crate::lua::body;
@@ -23,7 +25,14 @@ const BUDGET: usize = 256 * 1024;
 /// The version servers claim: the first that has all of protocol version 10.
 pub const VERSION: &str = "3.3.0";
 /// The features servers have, as bits.
-pub const FEATURES: u64 = 1 << feature::ERROR_EXTENSION;
+pub const FEATURES: u64 = 1 << feature::STREAMS
+    | 1 << feature::TRANSACTIONS
+    | 1 << feature::ERROR_EXTENSION
+    | 1 << feature::WATCHERS
+    | 1 << feature::PAGINATION
+    | 1 << feature::SPACE_AND_INDEX_NAMES
+    | 1 << feature::WATCH_ONCE
+    | 1 << feature::IS_SYNC;
 
 /// What a server allows.
 #[derive(Debug, Clone)]
@@ -40,6 +49,8 @@ pub struct Limits {
     pub connections: usize,
     /// Nanoseconds a packet may take to arrive.
     pub packet_time: u64,
+    /// Seconds by which the response to a failed login is delayed.
+    pub auth_delay: f64,
 }
 
 impl Default for Limits {
@@ -51,6 +62,7 @@ impl Default for Limits {
             unread: 16 << 20,
             connections: 65_536,
             packet_time: 60_000_000_000,
+            auth_delay: 0.05,
         }
     }
 }
@@ -86,6 +98,10 @@ pub struct Instance {
     pub uuid: String,
     /// Whether EVAL is allowed.
     pub eval: bool,
+    /// Who may do what.
+    pub users: Users,
+    /// Values of keys that clients may watch.
+    pub events: FxHashMap<Box<[u8]>, Event>,
     /// Bits of [`hook`].
     pub hooks: u32,
     /// Its clients.
@@ -94,6 +110,15 @@ pub struct Instance {
     pub running: u32,
     /// Functions called by reference: name to position in the table of kept functions.
     pub references: FxHashMap<Box<[u8]>, c_int>,
+}
+
+/// The value of a key that clients may watch.
+#[derive(Debug, Default)]
+pub struct Event {
+    /// MessagePack; empty: the key has no value.
+    pub value: Box<[u8]>,
+    /// Grows with each change.
+    pub version: u64,
 }
 
 /// Which of a server's triggers exist.
@@ -115,6 +140,8 @@ pub enum Purpose {
     Call16,
     /// The on_connect triggers of a session: then it is greeted.
     Connect,
+    /// The delayed response to a failed login.
+    Refusal,
 }
 
 /// A fiber that runs for a client.
@@ -259,7 +286,7 @@ impl Hub {
     fn is_blocked(&mut self, i: usize) -> bool {
         let Some(session) = self.sessions.get(i) else { return true };
         let Some(instance) = self.instances.get(session.instance) else { return true };
-        if session.phase != Phase::Open || session.unsent() > instance.limits.unread {
+        if session.phase != Phase::Open || session.unsent() + session.queued > instance.limits.unread {
             return true;
         }
         if instance.running >= instance.limits.net_msg_max {
@@ -334,8 +361,10 @@ impl Hub {
         unsafe {
             let now = (*s).cord.clock.monotonic;
             let mut overdue = Vec::new();
-            for (i, session) in &(*hub).sessions {
-                let limit = (&(*hub).instances).get(session.instance).map_or(0, |instance| instance.limits.packet_time);
+            for (i, session) in &mut (*hub).sessions {
+                let Some(instance) = (&mut (*hub).instances).get_mut(session.instance) else { continue };
+                let limit = instance.limits.packet_time;
+                stream::expire(session, &mut instance.engine, now);
                 if session.half_since != 0 && now.saturating_sub(session.half_since) > limit {
                     overdue.push(i);
                 }
@@ -510,6 +539,9 @@ unsafe fn settle(s: *mut State, hub: *mut Hub, i: usize) {
     // SAFETY: the caller's contract. `serve` removes no session.
     unsafe {
         let session = (*hub).session(i);
+        if !(&(*session).ready).is_empty() {
+            dispatch::streams(s, hub, i);
+        }
         let progress = (&mut *session).write();
         if progress != Progress::Closed && (*session).held && (*session).phase == Phase::Open {
             serve(s, hub, i);
@@ -533,11 +565,12 @@ unsafe fn settle(s: *mut State, hub: *mut Hub, i: usize) {
 unsafe fn leave(s: *mut State, hub: *mut Hub, i: usize) {
     // SAFETY: the caller's contract.
     unsafe {
-        let Some(session) = (&mut (*hub).sessions).try_remove(i) else { return };
+        let Some(mut session) = (&mut (*hub).sessions).try_remove(i) else { return };
         (*s).cord.descriptors.unwatch(session.token);
         let instance = (*hub).instance(session.instance);
         if !instance.is_null() {
             (*instance).sessions -= 1;
+            stream::rollback(&mut session, &mut (*instance).engine);
             (*instance).stat.traffic.0 += session.traffic.0;
             (*instance).stat.traffic.1 += session.traffic.1;
         }

@@ -19,6 +19,9 @@
 pub mod binding;
 #[cfg(feature = "module")]
 #[allow(unsafe_code)]
+pub mod data;
+#[cfg(feature = "module")]
+#[allow(unsafe_code)]
 pub mod dispatch;
 pub mod engine;
 #[cfg(feature = "module")]
@@ -26,3 +29,10 @@ pub mod engine;
 pub mod hub;
 pub mod listener;
 pub mod session;
+#[cfg(feature = "module")]
+#[allow(unsafe_code)]
+pub mod stream;
+pub mod user;
+#[cfg(feature = "module")]
+#[allow(unsafe_code)]
+pub mod watch;

@@ -13,9 +13,10 @@ local format, stderr = string.format, io.stderr
 
 local server, methods = {}, {}
 local meta = { __index = methods, __metatable = 'cord.server' }
+local CREDS_MISMATCH = 47
 
 -- Positions of the table that native code reads: see `kept` in dispatch.rs.
-local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, FUNCTIONS = 1, 2, 3, 4, 5, 6, 16
+local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, FUNCTIONS = 1, 2, 3, 4, 5, 6, 7, 8, 16
 local CONNECT, DISCONNECT, AUTH = 1, 2, 4
 
 -- Every server that has not been stopped and drained, by number.
@@ -63,20 +64,73 @@ local function invoke(object, ...)
     return object(...)
 end
 
-local function run_hook(number, which, id, peer)
+-- The delayed answer to a failed login.
+local function refuse(seconds)
+    fiber.sleep(seconds)
+    return E.raise(E.client(CREDS_MISMATCH, 'User not found or supplied credentials are invalid'), 2)
+end
+
+-- Walks a path with brackets, such as a["x"].y[1]:method, through the table of functions.
+local function walk(functions, name)
+    local path, method = name:match('^([^:]*):([%w_]+)$')
+    path = path or name
+    local value, at = functions, 1
+    while at <= #path do
+        local key, after = path:match('^%.?([%a_][%w_]*)()', at)
+        if not key then
+            key, after = path:match('^%[(%d+)%]()', at)
+            key = tonumber(key)
+        end
+        if not key then
+            key, after = path:match('^%["([^"]*)"%]()', at)
+        end
+        if not key then
+            key, after = path:match("^%['([^']*)'%]()", at)
+        end
+        if not key or type(value) ~= 'table' then
+            return nil
+        end
+        value, at = value[key], after
+    end
+    if method then
+        if type(value) ~= 'table' then
+            return nil
+        end
+        return value[method], value
+    end
+    return value
+end
+
+-- Names that take more than dots: paths with brackets, and the counting of net.box.
+local function resolve(number, name)
+    local self = live[number]
+    if self == nil then
+        return nil
+    end
+    local found, object = walk(self.functions, name)
+    if found == nil and name:find('^box%.space[%.%[].*:count$') then
+        found, object = walk({ box = { space = self.space } }, name)
+    end
+    return found, object
+end
+
+local function run_hook(number, which, id, peer, user, ok)
     local self = live[number]
     if self == nil then
         return
     end
-    local session = sessions[id] or { id = id, peer = peer, storage = {} }
+    local session = sessions[id] or { id = id, peer = peer, storage = {}, server = self }
+    if which == AUTH then
+        session.user = ok and user or session.user
+    end
     local list = which == CONNECT and self._on_connect or which == DISCONNECT and self._on_disconnect or self._on_auth
     for i = #list, 1, -1 do
         if which == CONNECT then
             -- An error refuses the client.
             list[i](session)
         else
-            local ok, err = pcall(list[i], session)
-            if not ok then
+            local fine, err = pcall(list[i], session, user, ok)
+            if not fine then
                 stderr:write('cord.server: error in a trigger: ', text_of(err), '\n')
             end
         end
@@ -90,6 +144,8 @@ local kept = {
     [HOOK] = run_hook,
     [SESSIONS] = sessions,
     [EVALS] = {},
+    [REFUSE] = refuse,
+    [RESOLVE] = resolve,
 }
 raw.setup(kept)
 
@@ -102,6 +158,7 @@ local LIMITS = {
     max_unread = { 1, 2 ^ 40 },
     max_connections = { 1, 2 ^ 31 },
     packet_timeout = { 0.001, 1e9 },
+    auth_delay = { 0, 3600 },
 }
 
 local function callable(x)
@@ -137,6 +194,8 @@ local function split(where, opts)
                 fail(format("%s: option 'eval' should be a boolean, got %s", where, type(value)), 3)
             end
             options.eval = value
+        elseif key == 'users' and type(value) == 'table' then
+            options.users = value
         elseif key ~= 'functions' then
             if type(key) ~= 'string' or not (callable(value) or type(value) == 'table') then
                 fail(format("%s: unexpected option '%s': neither an option nor a function", where, text_of(key)), 3)
@@ -207,6 +266,144 @@ local function bind(self, where, address)
     return true
 end
 
+local function check_self(self, name)
+    if type(self) ~= 'table' or rawget(self, '_number') == nil then
+        fail(format('Use server:%s(...) instead of server.%s(...)', name, name), 3)
+    end
+end
+
+-- ---------------------------------------------------------------- users
+
+local RIGHTS = { 'execute', 'read', 'write' }
+
+-- One user: `true` (may do everything, no password), a password, or {password =, grants = {...}}; without grants a user
+-- may do everything.
+local function set_user(self, where, name, what)
+    if what == true then
+        what = {}
+    elseif type(what) == 'string' then
+        what = { password = what }
+    elseif what == false then
+        what = { grants = {} }
+    end
+    if type(name) ~= 'string' or type(what) ~= 'table' then
+        fail(format("%s: a password or a table expected for user '%s', got %s", where, text_of(name), type(what)), 4)
+    end
+    local password, grants = what.password, what.grants
+    if password ~= nil and type(password) ~= 'string' then
+        fail(format("%s: password of user '%s' should be a string, got %s", where, name, type(password)), 4)
+    elseif grants ~= nil and type(grants) ~= 'table' then
+        fail(format("%s: grants of user '%s' should be a table, got %s", where, name, type(grants)), 4)
+    end
+    for key in pairs(what) do
+        if key ~= 'password' and key ~= 'grants' then
+            fail(format("%s: unexpected option '%s' of user '%s'", where, text_of(key), name), 4)
+        end
+    end
+    if name == 'guest' then
+        password = ''
+    end
+    raw.set_user(self._number, name, password, grants == nil)
+    for _, right in ipairs(RIGHTS) do
+        local list = grants and grants[right]
+        if list == true then
+            raw.grant(self._number, name, right)
+        elseif type(list) == 'table' then
+            for _, object in ipairs(list) do
+                raw.grant(self._number, name, right, tostring(object))
+            end
+        elseif list ~= nil then
+            fail(format("%s: grants.%s of user '%s' should be true or a list of names, got %s", where, right, name,
+                type(list)), 4)
+        end
+    end
+    if grants and grants.eval then
+        raw.grant(self._number, name, 'eval')
+    end
+end
+
+local function set_users(self, where, users)
+    if users.guest == nil then
+        -- Whoever names users means that others may do nothing.
+        set_user(self, where, 'guest', false)
+    end
+    for name, what in pairs(users) do
+        set_user(self, where, name, what)
+    end
+end
+
+--- Adds a user or changes one: a password, or {password = string, grants = {execute =, read =, write =, eval =}}.
+function methods.user(self, name, what)
+    check_self(self, 'user')
+    set_user(self, 'server:user', name, what)
+end
+
+--- Removes a user; its sessions may do nothing from now on.
+function methods.drop_user(self, name)
+    check_self(self, 'drop_user')
+    if type(name) ~= 'string' then
+        return fail('server:drop_user(name): a string expected, got ' .. type(name))
+    end
+    raw.drop_user(self._number, name)
+end
+
+-- ---------------------------------------------------------------- watched keys
+
+--- Gives a key a value (nil takes it away) and tells the clients that watch it.
+function methods.broadcast(self, ...)
+    check_self(self, 'broadcast')
+    local key, value = ...
+    if type(key) ~= 'string' then
+        return fail('server:broadcast(key, value): a string expected as argument 1, got ' .. type(key))
+    end
+    return (raw.broadcast(self._number, key, value))
+end
+
+-- What every Tarantool tells of itself.
+local function announce(self)
+    self:broadcast('box.id', { id = 1, instance_uuid = self._uuid, replicaset_uuid = self._uuid })
+    self:broadcast('box.status', { is_ro = false, is_ro_cfg = false, status = 'running' })
+    self:broadcast('box.schema', { version = raw.schema_version(self._number) })
+end
+
+-- ---------------------------------------------------------------- data
+
+local spaces_of, created = load('cord.server.space')(raw)
+
+--- Makes a space: options as of box.schema.space.create.
+function methods.create_space(self, name, opts)
+    check_self(self, 'create_space')
+    if type(name) ~= 'string' then
+        return fail('server:create_space(name, opts): a string expected as argument 1, got ' .. type(name))
+    elseif opts ~= nil and type(opts) ~= 'table' then
+        return fail('options should be a table')
+    end
+    local space = created(self.space, name, opts)
+    self:broadcast('box.schema', { version = raw.schema_version(self._number) })
+    return space
+end
+
+local function file_call(name, call)
+    methods[name] = function(self, path)
+        check_self(self, name)
+        if type(path) ~= 'string' then
+            return fail(format('server:%s(path): a string expected, got %s', name, type(path)))
+        end
+        local ok, text, errno = call(self._number, path)
+        if not ok then
+            return E.raise(E.system(errno, format("can't %s %s: %s", name, path, text)), 2)
+        end
+        self:broadcast('box.schema', { version = raw.schema_version(self._number) })
+    end
+end
+
+--- Writes all spaces to a file, which is the old one or the new one whatever happens meanwhile.
+file_call('snapshot', raw.save)
+--- Takes over the spaces of a snapshot.
+file_call('restore', raw.restore)
+
+-- ---------------------------------------------------------------- listening
+
 --- Serves clients at `address`: a URI, a port, or a list of them.
 function server.listen(address, opts)
     local where = 'server.listen'
@@ -216,10 +413,13 @@ function server.listen(address, opts)
         return fail(where .. '(uri[, opts]): a table expected as argument 2, got ' .. type(opts))
     end
     local options, functions = split(where, opts or {})
-    local number = raw.create(uuid.str(), options.eval == true)
+    local id = uuid.str()
+    local number = raw.create(id, options.eval == true)
     local self = setmetatable({
         functions = functions,
+        space = spaces_of(number),
         _number = number,
+        _uuid = id,
         _on_connect = {},
         _on_disconnect = {},
         _on_auth = {},
@@ -231,6 +431,10 @@ function server.listen(address, opts)
             raw.limit(number, key, options[key])
         end
     end
+    if options.users then
+        set_users(self, where, options.users)
+    end
+    announce(self)
     local list = type(address) == 'table' and address.uri == nil and address[1] ~= nil and not address.params and address
         or { address }
     for _, one in ipairs(list) do
@@ -247,12 +451,6 @@ function server.listen(address, opts)
     end
     ensure_keeper()
     return self
-end
-
-local function check_self(self, name)
-    if type(self) ~= 'table' or rawget(self, '_number') == nil then
-        fail(format('Use server:%s(...) instead of server.%s(...)', name, name), 3)
-    end
 end
 
 --- The addresses it is bound to, with the real ports.
@@ -277,9 +475,13 @@ function methods.stop(self, how, timeout)
     self._stopped = true
     raw.shut(self._number)
     if how == 'graceful' then
+        -- Clients that heard of it go by themselves when their requests are done.
+        self:broadcast('box.shutdown', true)
         local deadline = fiber.clock() + (timeout or 3)
-        while select(2, raw.load(self._number)) > 0 and fiber.clock() < deadline do
+        local _, running, told = raw.load(self._number)
+        while running + told > 0 and fiber.clock() < deadline do
             fiber.sleep(0.005)
+            _, running, told = raw.load(self._number)
         end
     end
     raw.close_sessions(self._number)
@@ -360,7 +562,7 @@ methods.on_auth = trigger('_on_auth')
 
 --- The session of the client whose request the running fiber serves; nil elsewhere.
 function server.session()
-    local id, number, peer = raw.session()
+    local id, number, peer, user = raw.session()
     if id == nil then
         return nil
     end
@@ -371,6 +573,7 @@ function server.session()
             sessions[id] = session
         end
     end
+    session.user = user or session.user
     return session
 end
 

@@ -5,6 +5,10 @@
 //!                               ^ packets are taken here        ^ responses are appended here
 //! ```
 
+use super::engine::TxnId;
+use super::user::GUEST;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
@@ -107,6 +111,39 @@ impl Input {
     }
 }
 
+/// A key that a client watches.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// The sync of its last WATCH, which events carry.
+    pub sync: u64,
+    /// The client has acknowledged the last event: the next one may be sent.
+    pub acknowledged: bool,
+    /// Which value was sent last.
+    pub version: u64,
+}
+
+/// Requests of one stream are handled one after the other.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// A request of it runs in a fiber.
+    pub busy: bool,
+    /// Packets that wait for that.
+    pub queue: VecDeque<Box<[u8]>>,
+    /// Its open transaction.
+    pub txn: Option<TxnId>,
+    /// When that is rolled back (monotonic nanoseconds); 0: never.
+    pub deadline: u64,
+    /// It was.
+    pub expired: bool,
+}
+
+impl Stream {
+    /// Whether there is nothing to remember.
+    pub fn is_idle(&self) -> bool {
+        !self.busy && self.queue.is_empty() && self.txn.is_none() && !self.expired
+    }
+}
+
 /// What a session is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -163,6 +200,20 @@ pub struct Session {
     pub features: u64,
     /// A script has an object of this session.
     pub known: bool,
+    /// The user it is logged in as.
+    pub user: Box<[u8]>,
+    /// The response to a failed login is being delayed.
+    pub refusing: bool,
+    /// Keys its client watches.
+    pub watches: FxHashMap<Box<[u8]>, Watch>,
+    /// Streams that have something open or waiting.
+    pub streams: FxHashMap<u64, Stream>,
+    /// Streams whose next request may be handled.
+    pub ready: Vec<u64>,
+    /// Bytes of the requests that wait in streams.
+    pub queued: usize,
+    /// The request of a stream that is being handled.
+    pub current: Option<Box<[u8]>>,
     /// Bytes received and sent.
     pub traffic: (u64, u64),
 }
@@ -192,6 +243,13 @@ impl Session {
             salt: [0; 32],
             features: 0,
             known: false,
+            user: GUEST.into(),
+            refusing: false,
+            watches: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            ready: Vec::new(),
+            queued: 0,
+            current: None,
             traffic: (0, 0),
         }
     }

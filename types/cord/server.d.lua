@@ -10,17 +10,112 @@
 ---@field max_unread? integer bytes a client may leave unread before no more of its requests are taken; default 16777216
 ---@field max_connections? integer clients at once; default 65536
 ---@field packet_timeout? number seconds in which a packet must have come whole; default 60
+---@field users? table<string, cord.server.user> who may log in; without it everybody is guest and may do everything
+---@field auth_delay? number seconds by which the answer to a failed login is late; default 0.05
 ---@field [string] function|table
+
+---`true` or a password: may do everything; `false`: nothing; or a table.
+---@alias cord.server.user boolean|string|{ password?: string, grants?: cord.server.grants }
+
+---@class cord.server.grants
+---@field execute? true|string[] functions
+---@field read? true|string[] spaces
+---@field write? true|string[] spaces
+---@field eval? boolean
 
 ---The client a request came from.
 ---@class cord.server.session
 ---@field id integer never used again
 ---@field peer? string its address; nil when it has gone
+---@field user? string who it is logged in as
 ---@field storage table lasts as long as the client
 ---@field server cord.server.object
 
+---An index, in the shape of box.space[...].index[...].
+---@class cord.server.index
+---@field id integer
+---@field name string
+---@field space_id integer
+---@field type "TREE" | "HASH"
+---@field unique boolean
+local index = {}
+
+---@nodiscard
+---@param key? any
+---@param opts? { iterator?: string|integer, limit?: integer, offset?: integer, after?: string|any[], fetch_pos?: boolean }
+---@return any[][] tuples, string? position
+function index:select(key, opts) end
+
+---@nodiscard
+---@return any[]?
+function index:get(key) end
+
+---@nodiscard
+---@return any[]?
+function index:min(key) end
+
+---@nodiscard
+---@return any[]?
+function index:max(key) end
+
+---@nodiscard
+---@param key? any
+---@param opts? { iterator?: string|integer }
+---@return integer
+function index:count(key, opts) end
+
+---@nodiscard
+---@return integer
+function index:len() end
+
+---@return any[]?
+function index:update(key, ops) end
+
+---@return any[]?
+function index:delete(key) end
+
+---Goes on from the last tuple of each portion of 100.
+---@return fun(): any[]?, any[]?
+function index:pairs(key, opts) end
+
+function index:drop() end
+
+---A space, in the shape of box.space[...]. Errors are Tarantool's.
+---@class cord.server.space: cord.server.index
+---@field index table<string|integer, cord.server.index>
+local space = {}
+
+---@param tuple any[]
+---@return any[]
+function space:insert(tuple) end
+
+---@param tuple any[]
+---@return any[]
+function space:replace(tuple) end
+
+---@param tuple any[]
+---@return any[]
+function space:put(tuple) end
+
+---@param tuple any[]
+---@param ops any[][]
+function space:upsert(tuple, ops) end
+
+---@param name string
+---@param opts? table as of box.schema.index.create
+---@return cord.server.index
+function space:create_index(name, opts) end
+
+---The format; with an argument, sets it.
+---@param new? table
+---@return table?
+function space:format(new) end
+
+function space:truncate() end
+
 ---@class cord.server.object
 ---@field functions table functions by name; may be changed at any time
+---@field space table<string|integer, cord.server.space>
 local object = {}
 
 ---The addresses it is bound to, with real ports.
@@ -57,6 +152,34 @@ function object:on_disconnect(new, old) end
 ---@param old? function
 ---@return function|function[]?
 function object:on_auth(new, old) end
+
+---Adds a user or changes one. Raises: `server:user: ...` for wrong arguments.
+---@param name string
+---@param what cord.server.user
+function object:user(name, what) end
+
+---Its sessions may do nothing from now on.
+---@param name string
+function object:drop_user(name) end
+
+---Gives a key a value, nil takes it away, and tells the clients that watch it.
+---@param key string
+---@param value any
+---@return true
+function object:broadcast(key, value) end
+
+---@param name string
+---@param opts? table as of box.schema.space.create
+---@return cord.server.space
+function object:create_space(name, opts) end
+
+---Writes all spaces to a file. Raises: `can't snapshot ...` (SystemError).
+---@param path string
+function object:snapshot(path) end
+
+---Takes over the spaces of a snapshot. Raises: `can't restore ...` (SystemError); then nothing has changed.
+---@param path string
+function object:restore(path) end
 
 ---@class cord.server
 local server = {}

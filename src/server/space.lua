@@ -1,0 +1,339 @@
+-- The spaces of a server as objects of the program that runs it, in the shape of box.space.
+local load = select(2, ...)
+
+local E = load('cord.error')
+local msgpack = load('cord.msgpack')
+
+local type, pairs, next, setmetatable, tostring, tonumber, rawget =
+    type, pairs, next, setmetatable, tostring, tonumber, rawget
+local encode, map_mt = msgpack.encode, msgpack.map_mt
+local format = string.format
+
+local SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT = 1, 2, 3, 4, 5, 9
+local SPACE_ID, INDEX_ID, LIMIT, OFFSET, ITERATOR, INDEX_BASE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15
+local FETCH_POSITION, KEY, TUPLE, OPS, AFTER_POSITION, AFTER_TUPLE = 0x1f, 0x20, 0x21, 0x28, 0x2e, 0x2f
+local DATA, POSITION = 0x30, 0x35
+local ITERATOR_TYPE = 72
+local ITERATORS = { EQ = 0, REQ = 1, ALL = 2, LT = 3, LE = 4, GE = 5, GT = 6, NP = 12, PP = 13 }
+local ALL, GE, LE, EQ = 2, 5, 3 + 1, 0
+local NO_LIMIT = 4294967295
+local VSPACE, VINDEX = 281, 289
+
+local function fail(message, level)
+    return E.raise(E.illegal_params(message), (level or 2) + 1)
+end
+
+return function(raw)
+    -- Raises what a raw function refused.
+    local function check(level, ok, code, kind, message, fields)
+        if ok ~= nil then
+            return ok, code
+        end
+        local payload = fields and #fields > 0 and msgpack.decode(fields) or nil
+        local e = E.decode_stack({ { type = kind, message = message, file = '', code = code, fields = payload } })
+        return E.raise(e, level + 1)
+    end
+
+    local function array(value, what)
+        if type(value) ~= 'table' then
+            return fail(format('%s: a table expected, got %s', what, type(value)), 4)
+        end
+        return value
+    end
+
+    local function key_of(key)
+        if key == nil then
+            return {}
+        elseif type(key) == 'table' then
+            return key
+        end
+        return { key }
+    end
+
+    local function options_of(opts)
+        if opts == nil or next(opts) == nil then
+            return encode(nil)
+        end
+        return encode(opts)
+    end
+
+    local function run(number, kind, body)
+        return check(3, raw.statement(number, kind, encode(setmetatable(body, map_mt))))
+    end
+
+    local function iterator_of(opts, key)
+        local name = opts and opts.iterator
+        if name == nil then
+            return #key == 0 and ALL or EQ
+        elseif type(name) == 'number' then
+            return name
+        end
+        local iterator = ITERATORS[tostring(name):upper()]
+        if iterator == nil then
+            return E.raise(E.client(ITERATOR_TYPE, format("Unknown iterator type '%s'", tostring(name))), 4)
+        end
+        return iterator
+    end
+
+    local function check_self(self, kind, name)
+        if type(self) ~= 'table' or rawget(self, '_number') == nil then
+            return fail(format('Use %s:%s(...) instead of %s.%s(...)', kind, name, kind, name), 3)
+        end
+    end
+
+    -- ------------------------------------------------------------ indexes
+
+    local index_methods = {}
+    local index_meta = { __index = index_methods }
+
+    local function scan(self, key, opts, iterator, limit)
+        local body = {
+            [SPACE_ID] = self.space_id,
+            [INDEX_ID] = self.id,
+            [KEY] = key,
+            [ITERATOR] = iterator,
+            [LIMIT] = limit,
+            [OFFSET] = opts and opts.offset or 0,
+        }
+        local after = opts and opts.after
+        if type(after) == 'string' then
+            body[AFTER_POSITION] = after
+        elseif after ~= nil then
+            body[AFTER_TUPLE] = after
+        end
+        if opts and opts.fetch_pos then
+            body[FETCH_POSITION] = true
+        end
+        return run(self._number, SELECT, body)
+    end
+
+    function index_methods.select(self, key, opts)
+        check_self(self, 'index', 'select')
+        key = key_of(key)
+        local body = scan(self, key, opts, iterator_of(opts, key), opts and opts.limit or NO_LIMIT)
+        if opts and opts.fetch_pos then
+            return body[DATA], body[POSITION] or ''
+        end
+        return body[DATA]
+    end
+
+    function index_methods.get(self, key)
+        check_self(self, 'index', 'get')
+        return scan(self, key_of(key), nil, EQ, 2)[DATA][1]
+    end
+
+    function index_methods.min(self, key)
+        check_self(self, 'index', 'min')
+        return scan(self, key_of(key), nil, GE, 1)[DATA][1]
+    end
+
+    function index_methods.max(self, key)
+        check_self(self, 'index', 'max')
+        return scan(self, key_of(key), nil, LE, 1)[DATA][1]
+    end
+
+    function index_methods.count(self, key, opts)
+        check_self(self, 'index', 'count')
+        key = key_of(key)
+        return (check(2, raw.count(self._number, self.space_id, self.id, iterator_of(opts, key), encode(key))))
+    end
+
+    function index_methods.len(self)
+        check_self(self, 'index', 'len')
+        return (check(2, raw.len(self._number, self.space_id, self.id)))
+    end
+
+    function index_methods.update(self, key, ops)
+        check_self(self, 'index', 'update')
+        return run(self._number, UPDATE, {
+            [SPACE_ID] = self.space_id,
+            [INDEX_ID] = self.id,
+            [INDEX_BASE] = 1,
+            [KEY] = key_of(key),
+            [TUPLE] = array(ops, 'index:update(key, ops)'),
+        })[DATA][1]
+    end
+
+    function index_methods.delete(self, key)
+        check_self(self, 'index', 'delete')
+        return run(self._number, DELETE, {
+            [SPACE_ID] = self.space_id,
+            [INDEX_ID] = self.id,
+            [KEY] = key_of(key),
+        })[DATA][1]
+    end
+
+    -- Goes on from the last tuple of each portion, so changes meanwhile do no harm.
+    function index_methods.pairs(self, key, opts)
+        check_self(self, 'index', 'pairs')
+        key = key_of(key)
+        local iterator, after = iterator_of(opts, key), opts and opts.after
+        local portion, at = {}, 0
+        return function()
+            at = at + 1
+            if portion[at] == nil then
+                portion = scan(self, key, { after = after }, iterator, 100)[DATA]
+                at = 1
+                if portion[1] == nil then
+                    return nil
+                end
+                after = portion[#portion]
+            end
+            return portion[at], portion[at]
+        end
+    end
+
+    function index_methods.drop(self)
+        check_self(self, 'index', 'drop')
+        check(2, raw.drop_index(self._number, self.space_id, self.id))
+    end
+
+    local function index_of(number, row)
+        return setmetatable({
+            _number = number,
+            space_id = row[1],
+            id = row[2],
+            name = row[3],
+            type = row[4]:upper(),
+            unique = row[5].unique == true,
+        }, index_meta)
+    end
+
+    -- ------------------------------------------------------------ spaces
+
+    local space_methods = {}
+    local space_meta = {}
+
+    -- The rows of a system view whose key starts with `key`.
+    local function rows(number, view, index, key)
+        local body = setmetatable({
+            [SPACE_ID] = view,
+            [INDEX_ID] = index,
+            [KEY] = key,
+            [ITERATOR] = EQ,
+            [LIMIT] = NO_LIMIT,
+            [OFFSET] = 0,
+        }, map_mt)
+        return check(3, raw.statement(number, SELECT, encode(body)))[DATA]
+    end
+
+    local indexes_meta = {
+        __index = function(self, name)
+            local space = rawget(self, '_space')
+            local by_id = type(name) == 'number'
+            if not by_id and type(name) ~= 'string' then
+                return nil
+            end
+            for _, row in pairs(rows(space._number, VINDEX, 0, { space.id })) do
+                if row[by_id and 2 or 3] == name then
+                    return index_of(space._number, row)
+                end
+            end
+        end,
+    }
+
+    function space_meta.__index(self, key)
+        if key == 'index' then
+            return setmetatable({ _space = self }, indexes_meta)
+        end
+        return space_methods[key]
+    end
+
+    local function space_object(number, id, name)
+        return setmetatable({ _number = number, id = id, name = name }, space_meta)
+    end
+
+    local function primary(self, name)
+        check_self(self, 'space', name)
+        return setmetatable({ _number = self._number, space_id = self.id, id = 0 }, index_meta)
+    end
+
+    for _, name in pairs({ 'select', 'get', 'min', 'max', 'count', 'len', 'update', 'delete', 'pairs' }) do
+        local method = index_methods[name]
+        space_methods[name] = function(self, ...)
+            return method(primary(self, name), ...)
+        end
+    end
+
+    local function put(name, kind)
+        return function(self, tuple)
+            check_self(self, 'space', name)
+            return run(self._number, kind, {
+                [SPACE_ID] = self.id,
+                [TUPLE] = array(tuple, 'space:' .. name .. '(tuple)'),
+            })[DATA][1]
+        end
+    end
+
+    space_methods.insert = put('insert', INSERT)
+    space_methods.replace = put('replace', REPLACE)
+    space_methods.put = space_methods.replace
+
+    function space_methods.upsert(self, tuple, ops)
+        check_self(self, 'space', 'upsert')
+        run(self._number, UPSERT, {
+            [SPACE_ID] = self.id,
+            [INDEX_BASE] = 1,
+            [TUPLE] = array(tuple, 'space:upsert(tuple, ops)'),
+            [OPS] = array(ops, 'space:upsert(tuple, ops)'),
+        })
+    end
+
+    function space_methods.create_index(self, name, opts)
+        check_self(self, 'space', 'create_index')
+        if type(name) ~= 'string' then
+            return fail('space:create_index(name, opts): a string expected as argument 1, got ' .. type(name))
+        elseif opts ~= nil and type(opts) ~= 'table' then
+            return fail('options should be a table')
+        end
+        check(2, raw.create_index(self._number, self.id, name, options_of(opts)))
+        return self.index[name]
+    end
+
+    --- The format, or sets it.
+    function space_methods.format(self, new)
+        check_self(self, 'space', 'format')
+        if new == nil then
+            local row = rows(self._number, VSPACE, 0, { self.id })[1]
+            return row and row[7]
+        end
+        check(2, raw.set_format(self._number, self.id, encode(new)))
+    end
+
+    function space_methods.truncate(self)
+        check_self(self, 'space', 'truncate')
+        check(2, raw.truncate(self._number, self.id))
+    end
+
+    function space_methods.drop(self)
+        check_self(self, 'space', 'drop')
+        check(2, raw.drop_space(self._number, self.id))
+    end
+
+    -- ------------------------------------------------------------ all spaces of a server
+
+    local spaces_meta = {
+        __index = function(self, name)
+            local number = rawget(self, '_number')
+            if type(name) == 'string' then
+                local id = raw.space_id(number, name)
+                return id and space_object(number, id, name) or nil
+            elseif type(name) == 'number' then
+                local row = rows(number, VSPACE, 0, { name })[1]
+                return row and space_object(number, row[1], row[3]) or nil
+            end
+        end,
+    }
+
+    local function spaces_of(number)
+        return setmetatable({ _number = number }, spaces_meta)
+    end
+
+    local function created(spaces, name, opts)
+        local number = rawget(spaces, '_number')
+        local id = check(3, raw.create_space(number, name, options_of(opts)))
+        return space_object(number, tonumber(id), name)
+    end
+
+    return spaces_of, created
+end

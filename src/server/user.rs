@@ -1,0 +1,157 @@
+//! Users of a server: their passwords' hashes and what they may do.
+
+use crate::iproto::auth::{self, Scramble};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The user every client is before it logs in.
+pub const GUEST: &[u8] = b"guest";
+
+/// Names something is allowed for.
+#[derive(Debug, Clone, Default)]
+pub enum Names {
+    /// None.
+    #[default]
+    None,
+    /// All there are.
+    All,
+    /// These.
+    Some(FxHashSet<Box<[u8]>>),
+}
+
+impl Names {
+    /// Whether `name` is among them.
+    pub fn has(&self, name: &[u8]) -> bool {
+        match self {
+            Names::None => false,
+            Names::All => true,
+            Names::Some(names) => names.contains(name),
+        }
+    }
+
+    /// Adds a name.
+    pub fn add(&mut self, name: &[u8]) {
+        match self {
+            Names::All => {}
+            Names::Some(names) => drop(names.insert(name.into())),
+            Names::None => *self = Names::Some([Box::from(name)].into_iter().collect()),
+        }
+    }
+}
+
+/// What a user may do.
+#[derive(Debug, Clone, Default)]
+pub struct User {
+    /// The hash of the password, without which nobody logs in as this user.
+    pub hash: Option<Scramble>,
+    /// Functions that may be called.
+    pub execute: Names,
+    /// Spaces that may be read.
+    pub read: Names,
+    /// Spaces that may be written.
+    pub write: Names,
+    /// Whether expressions may be evaluated, where the server allows that.
+    pub eval: bool,
+}
+
+impl User {
+    /// A user who may do everything.
+    pub fn mighty(password: Option<&[u8]>) -> Self {
+        User {
+            hash: password.map(auth::password_hash),
+            execute: Names::All,
+            read: Names::All,
+            write: Names::All,
+            eval: true,
+        }
+    }
+
+    /// Whether nothing is kept from this user.
+    fn is_mighty(&self) -> bool {
+        self.eval && [&self.execute, &self.read, &self.write].iter().all(|names| matches!(names, Names::All))
+    }
+}
+
+/// The users of one server.
+#[derive(Debug)]
+pub struct Users {
+    by_name: FxHashMap<Box<[u8]>, User>,
+    /// Everybody may do everything: nothing is looked up.
+    open: bool,
+}
+
+impl Default for Users {
+    fn default() -> Self {
+        let mut users = Users { by_name: FxHashMap::default(), open: true };
+        users.set(GUEST, User::mighty(Some(b"")));
+        users
+    }
+}
+
+impl Users {
+    /// Adds a user, or replaces what is known of one.
+    pub fn set(&mut self, name: &[u8], user: User) {
+        self.by_name.insert(name.into(), user);
+        self.open = self.by_name.values().all(User::is_mighty);
+    }
+
+    /// Removes a user. Its sessions may do nothing from now on.
+    pub fn remove(&mut self, name: &[u8]) {
+        self.by_name.remove(name);
+        self.open = false;
+    }
+
+    /// A user.
+    pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut User> {
+        self.open = false;
+        self.by_name.get_mut(name)
+    }
+
+    /// Whether the answer to the salt proves that the client is `name`. Takes as long for an unknown user.
+    pub fn verify(&self, name: &[u8], salt: &[u8; 20], answer: &Scramble) -> bool {
+        let hash = self.by_name.get(name).and_then(|user| user.hash);
+        auth::verify(salt, answer, &hash.unwrap_or_default()) && hash.is_some()
+    }
+
+    /// Whether `name` may do what `allows` asks of a user.
+    #[inline]
+    pub fn allow(&self, name: &[u8], allows: impl FnOnce(&User) -> bool) -> bool {
+        self.open || self.by_name.get(name).is_some_and(allows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_may_do_everything_until_somebody_is_restricted() {
+        let mut users = Users::default();
+        assert!(users.allow(b"nobody", |_| false));
+        users.set(b"alice", User::default());
+        assert!(users.allow(GUEST, |user| user.execute.has(b"f")));
+        assert!(!users.allow(b"alice", |user| user.execute.has(b"f")));
+        assert!(!users.allow(b"nobody", |_| true));
+    }
+
+    #[test]
+    fn names_are_added_one_by_one() {
+        let mut names = Names::default();
+        assert!(!names.has(b"a"));
+        names.add(b"a");
+        names.add(b"b");
+        assert!(names.has(b"a") && names.has(b"b") && !names.has(b"c"));
+    }
+
+    #[test]
+    fn a_password_is_proved_by_its_scramble() {
+        let mut users = Users::default();
+        users.set(b"alice", User::mighty(Some(b"secret")));
+        users.set(b"locked", User::mighty(None));
+        let salt = [7; 20];
+        assert!(users.verify(b"alice", &salt, &auth::scramble(&salt, b"secret")));
+        assert!(users.verify(GUEST, &salt, &auth::scramble(&salt, b"")));
+        for (name, password) in [(&b"alice"[..], &b"wrong"[..]), (b"locked", b""), (b"nobody", b"")] {
+            assert!(!users.verify(name, &salt, &auth::scramble(&salt, password)));
+        }
+    }
+}
