@@ -25,7 +25,9 @@ fn engine() -> Option<Engine> {
     let unique = IndexOptions { parts: vec![nullable(2, "scalar")], ..IndexOptions::default() };
     engine.create_index(space, "unique", &unique).ok()?;
     let parts = vec![PartOptions { collation: Some("unicode_ci".into()), ..nullable(3, "string") }];
-    engine.create_index(space, "names", &IndexOptions { parts, unique: Some(false), ..IndexOptions::default() }).ok()?;
+    engine
+        .create_index(space, "names", &IndexOptions { parts, unique: Some(false), ..IndexOptions::default() })
+        .ok()?;
     Some(engine)
 }
 

@@ -469,6 +469,7 @@ impl Engine {
         if let Some(last) = last {
             let bound = if cursor.plan.reverse { &mut cursor.plan.range.to } else { &mut cursor.plan.range.from };
             *bound = Bound::Excluded(last);
+            cursor.plan.point = None;
         }
         Ok(tuple)
     }
@@ -782,7 +783,10 @@ fn note(keys: &mut Decisive, txn: Option<TxnId>) -> impl FnMut(usize, &Key) {
 }
 
 fn scan_from<'a>(view: &View<'a>, position: usize, plan: &Plan, offset: u64) -> super::space::Scan<'a> {
-    let mut scan = view.scan(position, &plan.range, plan.reverse);
+    let mut scan = match &plan.point {
+        Some(key) => view.scan_point(position, key),
+        None => view.scan(position, &plan.range, plan.reverse),
+    };
     if offset > 0 {
         scan.nth(usize::try_from(offset - 1).unwrap_or(usize::MAX));
     }

@@ -195,6 +195,16 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The tuple of one key as a scan.
+    pub(crate) fn scan_point(&self, position: usize, key: &Key) -> Scan<'a> {
+        let changed = self.overlay(position).and_then(|overlay| overlay.get_key_value(key));
+        let base_head = match changed {
+            Some((key, tuple)) => tuple.as_ref().map(|tuple| (key, tuple)),
+            None => self.space.indexes.get(position).and_then(|index| index.tree.get_key_value(key)),
+        };
+        Scan { base: None, base_head, overlay: None, overlay_head: None, reverse: false }
+    }
+
     /// Checks that `new` may take the place of `old` (or of what has its primary key) in every index.
     ///
     /// `keys` is told of each key whose presence or absence decided, with the position of its index.

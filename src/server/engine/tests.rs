@@ -495,6 +495,9 @@ fn a_cursor_survives_changes() {
         }
     }
     assert_eq!(seen, [2, 3, 4, 6, 7, 8, 9, 10, 50]);
+    let mut cursor = engine.iterate(USERS, PRIMARY, IteratorType::Eq as u64, &mp("[1]"), None, 0).unwrap();
+    assert!(engine.next(&mut cursor, None).unwrap().is_some());
+    assert!(engine.next(&mut cursor, None).unwrap().is_none());
     let mut cursor = engine.iterate(USERS, PRIMARY, IteratorType::Le as u64, &[0x90], None, 0).unwrap();
     engine.drop_space(USERS).unwrap();
     assert_eq!(engine.next(&mut cursor, None).unwrap(), None);
