@@ -1144,6 +1144,8 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
         state::push_str(l, declarations());
         lua_setfield(l, -2, c"declarations".as_ptr());
         if let Some(path) = path() {
+            // Lua loaded the library for itself alone: now modules loaded later see its functions too.
+            libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_GLOBAL);
             lua_pushstring_(l, path.as_ptr());
             lua_setfield(l, -2, c"path".as_ptr());
         }
