@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The two halves of every example: what the fibers share lives on the stack of the Lua function that waits for them,
- * which is safe because a wait keeps its stack, and because the function joins them all before it returns. */
+/* What the fibers of an example share lives on the C stack of the Lua function that waits for them: a wait keeps its
+ * stack, and the function does not return before they are through. */
 
 static int fail(lua_State *L, int code)
 {
@@ -37,10 +37,10 @@ struct square {
 
 static int square_f(void *arg)
 {
-	struct square *me = arg;
-	int n = me->i;
-	/* The rest of the array is written while this fiber waits: what it needs is on its own stack by now. */
-	struct squares *all = me->all;
+	/* The caller reuses its record once this fiber waits: what it needs is copied first. */
+	struct square me = *(struct square *)arg;
+	struct squares *all = me.all;
+	int n = me.i;
 	if (cord_fiber_sleep(0.0001 * (n % 3)) != CORD_OK)
 		return -1;
 	all->sum += (double)n * n;
@@ -167,7 +167,10 @@ static size_t deep(const char *top, size_t wanted)
 	volatile char block[1024];
 	block[0] = (char)wanted;
 	size_t used = (size_t)(top - (const char *)block);
-	return used >= wanted ? used + (block[0] ? 0 : 0) : deep(top, wanted);
+	if (used < wanted)
+		used = deep(top, wanted);
+	/* Read after the call, or the compiler would turn the recursion into a loop. */
+	return block[0] == (char)wanted ? used : 0;
 }
 
 static int stack_f(void *arg)

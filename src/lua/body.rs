@@ -166,8 +166,10 @@ impl LuaBody {
     /// `l` runs.
     #[inline(always)]
     pub unsafe fn is_yieldable(&self, l: *mut lua_State) -> bool {
-        // SAFETY: the caller's contract; the word is read only where it was proven.
-        unsafe { if self.proven.cframe { jit::is_yieldable(l) } else { self.luajit.is_yieldable(l) } }
+        // SAFETY: the caller's contract; the word is read only where it was proven. Where it was not, a waiting thread
+        // could not be marked, and anybody's coroutine.resume would run it: there every fiber keeps its stack while it
+        // waits, so that LuaJIT itself sees its thread run.
+        unsafe { self.proven.cframe && jit::is_yieldable(l) }
     }
 
     /// Marks a waiting thread as running, so that LuaJIT refuses to resume it for anybody else.
@@ -387,7 +389,7 @@ impl Body for LuaBody {
             }
             let mask = (*cord).body.proven.hookmask;
             if mask.is_null() {
-                return Ok(0);
+                return before_blind_switch((*cord).body.state);
             }
             let bits = *mask;
             if bits & HOOK_GC != 0 {
@@ -410,6 +412,18 @@ impl Body for LuaBody {
             }
         }
     }
+}
+
+/// Without the hook mask, a finalizer is noticed by the error that `luaJIT_setmode` raises there; a VM-event handler is
+/// not noticed.
+#[cold]
+unsafe fn before_blind_switch(state: *mut State) -> Result<u8, Refused> {
+    unsafe fn abort_job(sl: *mut lua_State, state: *mut State, _: *mut c_void) {
+        // SAFETY: a protected job.
+        unsafe { (*state).luajit.abort_recording(sl) };
+    }
+    // SAFETY: called by the scheduler with its live state.
+    if unsafe { State::protected(state, abort_job, std::ptr::null_mut()) } { Ok(0) } else { Err(Refused::Finalizer) }
 }
 
 /// What the anchors table holds for each record.
