@@ -104,6 +104,9 @@ pub struct LuaBody {
     pub proven: jit::Proven,
     /// What calibration proved of it.
     pub words: Words,
+    /// An FFI wait was called while the compiler was on or unknown, and nothing proven: compiled code that calls one may
+    /// exist since.
+    pub stranger: bool,
     /// The trace-abort mode in force.
     pub mode: Mode,
     /// Who wants to hear of switches: bits of [`attend`](super::inspect::attend). Zero: a switch calls nobody.
@@ -143,6 +146,7 @@ impl LuaBody {
             luajit,
             proven,
             words: Words::NONE,
+            stranger: false,
             mode: Mode::Off,
             attend: 0,
             wanted_mode: Mode::Inline,

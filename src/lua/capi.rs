@@ -94,9 +94,8 @@ thread_local! {
     static NAME: RefCell<CString> = RefCell::new(CString::default());
     /// What the registry below said: generation, state, code if there is none.
     static CACHE: Cell<(usize, *mut State, c_int)> = const { Cell::new((0, std::ptr::null_mut(), code::SCHEDULER)) };
-    /// An FFI wait was called here with the compiler on (or unknown) and nothing proven: compiled code that calls one
-    /// may exist since.
-    static STRANGER: Cell<bool> = const { Cell::new(false) };
+    /// A wait was called here before any state was opened: compiled code that calls one may exist.
+    static EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
 #[inline(never)]
@@ -142,6 +141,8 @@ static GENERATION: AtomicUsize = AtomicUsize::new(1);
 
 /// A Lua state opened the library on this OS thread.
 pub(crate) fn opened(s: *mut State) {
+    // SAFETY: just made.
+    unsafe { (*s).cord.body.stranger = EARLY.get() };
     if let Ok(mut states) = STATES.lock() {
         states.push((std::thread::current().id(), s as usize));
     }
@@ -231,16 +232,34 @@ fn refused(why: Refused) -> c_int {
     failed_with(code, why.to_string().as_bytes())
 }
 
-/// Without the words of calibration: whether compiled code cannot exist, since the compiler is off.
+/// Without the words of calibration: whether compiled code that calls a wait cannot exist, because the compiler is off
+/// and was off whenever one was called.
 #[cold]
 #[inline(never)]
 unsafe fn compiler_off(s: *mut State) -> bool {
     // SAFETY: the state is live.
-    let off = unsafe { (*s).cord.body.words.engine_off() } && !STRANGER.get();
-    if !off {
-        STRANGER.set(true);
+    unsafe {
+        let body = &raw mut (*s).cord.body;
+        (*body).stranger |= !(*body).words.engine_off();
+        !(*body).stranger
     }
-    off
+}
+
+/// A wait was refused before its state was known: any of this thread's may have called it.
+#[cold]
+#[inline(never)]
+fn somebody_called() {
+    let me = std::thread::current().id();
+    let Ok(states) = STATES.lock() else { return };
+    let mut any = false;
+    for (_, state) in states.iter().filter(|(thread, _)| *thread == me) {
+        any = true;
+        // SAFETY: the registry holds live states only, and this one is of this OS thread.
+        unsafe { compiler_off(*state as *mut State) };
+    }
+    if !any {
+        EARLY.set(true);
+    }
 }
 
 /// Decides whether the caller may wait. Changes nothing, runs no Lua.
@@ -249,7 +268,7 @@ unsafe fn check() -> Result<(*mut State, LuaFiber), c_int> {
     let (s, f) = match running() {
         Ok(found) => found,
         Err(code) => {
-            STRANGER.set(true);
+            somebody_called();
             return Err(failed(code));
         }
     };
