@@ -60,13 +60,14 @@ unsafe fn before_wait_slow(s: *mut State, l: *mut lua_State) {
     // SAFETY: the caller's contract.
     unsafe {
         let body = &raw mut (*s).cord.body;
+        // First of all: triggers run Lua code, which a live recording would take for its own.
+        run_handler(s, l);
         if (*body).attend & attend::TRIGGERS != 0 {
             inspect::run_on_yield(s, l);
         }
         if (*body).attend & (attend::SLICES | attend::TOP) != 0 {
             inspect::at_switch(s);
         }
-        run_handler(s, l);
     }
 }
 
