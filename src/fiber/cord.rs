@@ -26,7 +26,7 @@ use super::timer::Timers;
 use super::trigger::TriggerPool;
 use super::wait::WaitList;
 use crate::sys::poll::Readiness;
-use crate::sys::stack::{self, StackError};
+use crate::sys::stack::{self, Place, StackError};
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
 use std::time::Duration;
@@ -113,6 +113,8 @@ pub trait Body: Sized + 'static {
     unsafe fn recycle(cord: *mut Cord<Self>, f: FiberPtr<Self>);
     /// A hint: `next` runs soon, `later` after it, `last` after that (any may be null or stale, but is a record).
     unsafe fn prefetch(next: FiberPtr<Self>, later: FiberPtr<Self>, last: FiberPtr<Self>);
+    /// A hint: `next` is resumed soon and `later` after it, both on stacks of their own if they keep one.
+    unsafe fn prefetch_stuck(next: FiberPtr<Self>, later: FiberPtr<Self>);
     /// End of a turn: send what was queued.
     unsafe fn before_poll(cord: *mut Cord<Self>);
     /// A watched descriptor is ready.
@@ -155,6 +157,8 @@ pub struct Cord<B: Body> {
     pub main: FiberPtr<B>,
     /// The runner on whose stack the current fiber runs, if it is not the main one.
     pub running: *mut Runner<B>,
+    /// Its stack, once a stuck fiber has asked.
+    pub(super) running_at: Place,
     /// The last runner came back because it had nothing to do (and not because its fiber kept the stack).
     pub(super) returned: bool,
     pub(super) idle: Vec<*mut Runner<B>>,
@@ -197,6 +201,7 @@ impl<B: Body> Cord<B> {
             last_turn: 0,
             main: std::ptr::null_mut(),
             running: std::ptr::null_mut(),
+            running_at: Place::NOWHERE,
             returned: false,
             idle: Vec::new(),
             clock: Clock::default(),

@@ -5,6 +5,7 @@ use super::timer;
 use super::trigger::TriggerList;
 use super::wait::{Link, WaitList};
 use super::{Body, runner::Runner};
+use crate::sys::stack::Place;
 
 /// A pointer to a record, valid as long as the scheduler.
 pub type FiberPtr<B> = *mut Fiber<B>;
@@ -123,6 +124,10 @@ pub struct Fiber<B: Body> {
     pub id: u64,
     /// The runner whose stack it keeps, while it is stuck.
     pub runner: *mut Runner<B>,
+    /// That stack.
+    pub place: Place,
+    /// Where on it the fiber stands, for prefetching.
+    pub depth: *const u8,
     /// Its place on a wait list.
     pub link: Link<B>,
     /// Its armed timer.
@@ -158,6 +163,8 @@ impl<B: Body> Fiber<B> {
             wait: Wait::None,
             events: 0,
             runner: std::ptr::null_mut(),
+            place: Place::NOWHERE,
+            depth: std::ptr::null(),
             link: Link::default(),
             timer: (0, 0),
             joiners: WaitList::new(),

@@ -14,6 +14,7 @@ use crate::fiber::trigger::TriggerList;
 use crate::fiber::{Body, Cord, Fiber, FiberPtr, Outcome, Refused};
 use crate::sys::luajit::LuaJit;
 use crate::sys::poll::Readiness;
+use crate::sys::stack::prefetch;
 use mlua::ffi::*;
 use std::ffi::{c_int, c_void};
 
@@ -189,17 +190,6 @@ impl LuaBody {
     }
 }
 
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 /// Codes that raw waits return as their first result; fiber.lua turns them into errors. Nil: nothing to raise.
 pub mod code {
     use std::ffi::c_int;
@@ -350,6 +340,22 @@ impl Body for LuaBody {
             }
             if !next.is_null() && !(*next).data.l.is_null() {
                 prefetch(*(*next).data.l.cast::<u8>().add(40).cast::<*const u8>());
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_stuck(next: FiberPtr<Self>, later: FiberPtr<Self>) {
+        // SAFETY: both records are live; the thread of one that keeps its stack is anchored by what runs on it, and only
+        // the address of its top is read.
+        unsafe {
+            let l = (*later).data.waiter.cast_const().cast::<u8>();
+            prefetch(l);
+            prefetch(l.wrapping_add(64));
+            if (*next).attention & attention::STACK != 0 && !(*next).data.waiter.is_null() {
+                let top = *(*next).data.waiter.cast::<u8>().add(40).cast::<*const u8>();
+                prefetch(top.wrapping_sub(64));
+                prefetch(top);
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::sys::segv;
 use generator::{Gn, LocalGenerator, Scope};
 use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Once;
 
 /// What runs on a stack. It must not unwind, and returns only to retire the stack.
@@ -62,10 +63,52 @@ impl fmt::Display for StackError {
     }
 }
 
+/// A stack known by what a switch needs of it, so that none of our own records must be in the cache for it.
+#[derive(Clone, Copy)]
+pub struct Place {
+    context: *const u8,
+    suspender: *mut c_void,
+}
+
+impl Place {
+    /// No stack.
+    pub const NOWHERE: Place = Place { context: std::ptr::null(), suspender: std::ptr::null_mut() };
+
+    /// Where `generator` keeps the registers, for prefetching.
+    #[inline(always)]
+    pub fn context(&self) -> *const u8 {
+        self.context
+    }
+
+    /// As [`Stack::resume`].
+    ///
+    /// # Safety
+    /// As for `Stack::resume`; the stack has run before and has not been retired.
+    #[inline(always)]
+    pub unsafe fn resume(self) {
+        // SAFETY: the context is the address `into_raw` gave, and the handle made of it here is not dropped.
+        unsafe {
+            let raw = self.context.cast_mut().cast::<usize>();
+            ManuallyDrop::new(LocalGenerator::<'static, (), ()>::from_raw(raw)).resume();
+        }
+    }
+
+    /// As [`Stack::suspend`].
+    ///
+    /// # Safety
+    /// The caller runs on this stack.
+    #[inline(always)]
+    pub unsafe fn suspend(self) {
+        // SAFETY: the suspender was set before the stack's entry ran and lives on this very stack.
+        unsafe { (*self.suspender.cast::<Suspender>()).yield_with(()) }
+    }
+}
+
 /// One C stack and the code suspended on it.
 pub struct Stack {
     generator: Option<LocalGenerator<'static, (), ()>>,
     suspender: *mut Suspender,
+    context: *const u8,
     top: usize,
     bytes: usize,
     guard: *const segv::Guard,
@@ -89,6 +132,7 @@ impl Stack {
         let mut stack = Box::new(Stack {
             generator: None,
             suspender: std::ptr::null_mut(),
+            context: std::ptr::null(),
             top: 0,
             bytes,
             guard: std::ptr::null(),
@@ -114,6 +158,7 @@ impl Stack {
     fn protect(&mut self, generator: LocalGenerator<'static, (), ()>, page: usize, whose: segv::Whose) {
         // The handle is an address on the stack itself, within its highest page.
         let raw = generator.into_raw();
+        self.context = raw.cast_const().cast();
         self.top = (raw as usize).next_multiple_of(page);
         // SAFETY: `raw` came from `into_raw` on the line above and is turned back once.
         self.generator = Some(unsafe { LocalGenerator::from_raw(raw) });
@@ -161,12 +206,10 @@ impl Stack {
         unsafe { (*(*this).suspender).yield_with(()) }
     }
 
-    /// Asks the processor for the lines a resume will read.
+    /// The addresses a switch needs, once the stack has run: they never change.
     #[inline(always)]
-    pub fn prefetch(&self) {
-        if let Some(generator) = &self.generator {
-            generator.prefetch();
-        }
+    pub fn place(&self) -> Place {
+        Place { context: self.context, suspender: self.suspender.cast() }
     }
 
     /// Unmaps a stack whose entry has returned.
@@ -186,6 +229,18 @@ impl Stack {
             drop(generator);
         }
     }
+}
+
+/// A hint that the line at `at` is read soon. Any address will do.
+#[inline(always)]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Lets `generator` install its fault handler, which it does when it first runs something, so that ours comes on top.
