@@ -155,7 +155,7 @@ local function write_table(file, t, hosts)
                 if ours and theirs then
                     local better, worse = theirs.median, ours.median
                     if MORE_IS_BETTER[t.unit] then better, worse = worse, better end
-                    if worse > 0 then text = ('**%.2f**'):format(better / worse) end
+                    if worse > 0 and better > 0 then text = ('**%.2f**'):format(better / worse) end
                 end
             else
                 local s, values = cell_of(t, c.host, row, c.column)

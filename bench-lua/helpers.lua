@@ -32,6 +32,9 @@ function bench.now()
     return clock_gettime(bench.options.cpu and cpu_id or wall_id)
 end
 
+-- Seconds of a steady clock, whatever the options say.
+function bench.wall() return have_ffi and clock_gettime(wall_id) or os.clock() end
+
 -- Seconds of CPU time of this process, kernel's included.
 function bench.cpu() return have_ffi and clock_gettime(cpu_id) or os.clock() end
 

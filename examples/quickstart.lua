@@ -46,7 +46,9 @@ local start = now()
 for i = 1, FIBERS do
     fibers[i] = fiber.new(function()
         for j = 1, CALLS do
-            sum = sum + conn:call('add', { i, j })
+            -- The call waits, so it stands alone: `sum = sum + conn:call(...)` would read sum before the wait.
+            local answer = conn:call('add', { i, j })
+            sum = sum + answer
         end
     end)
     fibers[i]:set_joinable(true)
