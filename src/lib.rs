@@ -38,6 +38,7 @@ macro_rules! luaopen {
 luaopen! {
     luaopen_cord => "cord",
     luaopen_cord_clock => "cord.clock",
+    luaopen_cord_console => "cord.console",
     luaopen_cord_json => "cord.json",
     luaopen_cord_log => "cord.log",
     luaopen_cord_varbinary => "cord.varbinary",
@@ -46,8 +47,10 @@ luaopen! {
     luaopen_cord_ffi => "cord.ffi",
     luaopen_cord_fiber => "cord.fiber",
     luaopen_cord_uri => "cord.uri",
+    luaopen_cord_errno => "cord.errno",
     luaopen_cord_error => "cord.error",
     luaopen_cord_buffer => "cord.buffer",
+    luaopen_cord_socket => "cord.socket",
     luaopen_cord_msgpack => "cord.msgpack",
     luaopen_cord_server => "cord.server",
     luaopen_cord_netbox => "cord.netbox",

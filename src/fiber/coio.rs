@@ -193,7 +193,14 @@ impl<B: Body> Cord<B> {
                 all |= (*other).events;
                 other = (*other).link.next();
             }
-            (*descriptors).poller()?.arm(fd, token, all, *known)?;
+            let armed = match (*descriptors).poller() {
+                Ok(poller) => poller.arm(fd, token, all, *known),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = armed {
+                (*descriptors).forget(fd);
+                return Err(error);
+            }
             *known = true;
             (*f).events = wanted;
             (*f).wait = Wait::Io;
@@ -215,6 +222,20 @@ impl<B: Body> Cord<B> {
                 (*cord).external(token, READ | WRITE);
                 (*cord).descriptors.forget(fd);
             }
+        }
+    }
+
+    /// Puts the running fiber at the tail of the ready queue with `events` as what its wait for a descriptor brought,
+    /// 0 being a timeout: for what needs no wait (a plain file, a poll with no time). The caller then waits.
+    pub fn yield_io(&mut self, events: Readiness) {
+        let f = self.current;
+        // SAFETY: the running fiber is live and not queued.
+        unsafe {
+            (*f).events = events;
+            (*f).wait = Wait::Io;
+            (*f).attention |= if events == 0 { attention::TIMED_OUT } else { attention::SIGNALLED };
+            self.descriptors.waiting += 1;
+            self.enqueue(f);
         }
     }
 

@@ -80,6 +80,8 @@ pub enum Wait {
     Join,
     /// A descriptor.
     Io,
+    /// The address of a name.
+    Resolve,
     /// A reply; its values are put on its stack before it is woken.
     Request,
     /// A bare suspension: only an explicit wakeup ends it.
@@ -99,6 +101,7 @@ impl Wait {
             Wait::Get => "a message of a channel",
             Wait::Join => "the end of another fiber",
             Wait::Io => "a descriptor",
+            Wait::Resolve => "the address of a name",
             Wait::Request => "a reply",
             Wait::Suspend => "a wakeup",
         }

@@ -5,6 +5,7 @@ pub mod calibrate;
 pub mod capi;
 pub mod channel;
 pub mod cond;
+pub mod coio;
 pub mod datetime;
 pub mod decimal;
 pub mod error;
@@ -12,6 +13,9 @@ pub mod fiber;
 pub mod inspect;
 pub mod jit;
 pub mod msgpack;
+pub mod sockaddr;
+pub mod socket;
+pub mod sockopt;
 pub mod state;
 pub mod trace;
 pub mod uuid;
@@ -43,6 +47,9 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.cond", native: Some(cond::native), source: include_str!("cond.lua") },
     Module { name: "cord.trace", native: Some(trace::native), source: include_str!("trace.lua") },
     Module { name: "cord.ffi", native: Some(capi::native), source: include_str!("ffi.lua") },
+    Module { name: "cord.socket", native: Some(socket::native), source: include_str!("socket.lua") },
+    Module { name: "cord.errno", native: None, source: include_str!("errno.lua") },
+    Module { name: "cord.console", native: None, source: include_str!("console.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },
     Module {
         name: "cord.server",

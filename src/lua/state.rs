@@ -4,6 +4,8 @@
 use crate::lua::MODULES;
 use crate::lua::body::{Anchor, Listener, LuaBody, LuaCord, LuaFiber, anchor, threads_kept};
 use crate::lua::jit;
+use crate::lua::sockaddr::Lookups;
+use crate::lua::socket::Sockets;
 use crate::sys::luajit::{self, Entry, LuaJit};
 use mlua::ffi::*;
 use std::ffi::{c_char, c_int, c_void};
@@ -40,6 +42,10 @@ pub struct State {
     pub netbox: crate::netbox::Netbox,
     /// Finished fibers' threads kept for reuse, at most.
     pub threads_kept: usize,
+    /// Names that are being looked up.
+    pub lookups: Lookups,
+    /// What the sockets share.
+    pub sockets: Sockets,
     /// How [`current`] recognises it; null where it cannot.
     owner: *const Owner,
     /// Records whose slots in the anchors table exist.
@@ -227,6 +233,7 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
             (*state).cord.descriptors = Default::default();
             (*state).cord.body.listeners.clear();
             super::capi::closed(state);
+            (*state).lookups = Lookups::default();
         }
     }
     0
@@ -402,6 +409,8 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
             } else {
                 std::ptr::null()
             },
+            lookups: Lookups::default(),
+            sockets: Sockets::default(),
             anchored: 0,
             job: None,
         });

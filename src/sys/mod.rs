@@ -4,5 +4,7 @@
 #[allow(unsafe_code)]
 pub mod luajit;
 pub mod poll;
+#[allow(unsafe_code)]
+pub mod resolve;
 pub mod segv;
 pub mod stack;
