@@ -521,14 +521,18 @@ impl<B: Body> Cord<B> {
             }
             Self::trim(cord);
             (*cord).clock.update();
-            (*cord).fire_timers();
-            if !(*cord).ready.is_empty() {
-                return;
+            // An event that has come wins over a deadline that has passed: who may see one is asked before.
+            let watched = (*cord).descriptors.any() || (*cord).outside > 0;
+            if !watched {
+                (*cord).fire_timers();
+                if !(*cord).ready.is_empty() {
+                    return;
+                }
             }
             let timeout = match (*cord).timers.next() {
-                Some(deadline) => Some(Duration::from_nanos(deadline.saturating_sub((*cord).clock.monotonic).max(1))),
+                Some(deadline) => Some(Duration::from_nanos(deadline.saturating_sub((*cord).clock.monotonic))),
                 None => {
-                    if !(*cord).descriptors.any() && (*cord).outside == 0 && (*cord).deadlock_is_error {
+                    if !watched && (*cord).deadlock_is_error {
                         let main = (*cord).main;
                         (*main).attention |= attention::DEADLOCK;
                         (*cord).wakeup(main);

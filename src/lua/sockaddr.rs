@@ -304,7 +304,7 @@ unsafe fn query_at(l: *mut lua_State) -> Result<Query, ()> {
 unsafe fn file(s: *mut State, query: Query) -> Result<u64, String> {
     // SAFETY: the caller's contract: a live state.
     unsafe {
-        let lookups = &mut *(&raw mut (*s).lookups);
+        let lookups = &mut (*s).lookups;
         let ticket = lookups.last + 1;
         let lookup = if is_immediate(&query) {
             Lookup::Done(resolve::look_up(&query))
@@ -346,8 +346,8 @@ unsafe extern "C-unwind" fn l_lookup(l: *mut lua_State) -> c_int {
 }
 
 unsafe fn ticket_at(l: *mut lua_State, idx: c_int) -> u64 {
-    // SAFETY: reads one argument.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
+    // SAFETY: reads one argument.
     unsafe {
         lua_tonumber(l, idx) as u64
     }

@@ -38,20 +38,21 @@ local function failed(self, errno)
     ffi.errno(errno)
 end
 
--- The handle of an open socket; raises where the method was called.
+-- The handle of an open socket; raises where the method was called. Here as below, nothing that raises is called in tail
+-- position: levels count frames.
 local function check(self, level)
     local handle = type(self) == 'table' and self._handle
     local fd = raw_fd(handle)
     if fd then
         return handle, fd
     elseif fd == nil then
-        return error(CLOSED, (level or 2) + 1)
+        error(CLOSED, (level or 2) + 1)
     end
     local usage = 'Usage: socket:method()'
     if self ~= nil then
         usage = usage .. ', called with non-socket'
     end
-    return error(usage, (level or 2) + 1)
+    error(usage, (level or 2) + 1)
 end
 
 local methods = {}
@@ -74,7 +75,7 @@ local function wait_for(handle, what, deadline, no_time, level)
         elseif err == TIMED_OUT then
             return 0
         else
-            return fail(err, level + 1)
+            fail(err, level + 1)
         end
     end
 end
@@ -141,7 +142,7 @@ local function iowait(...)
     end
     local set = event_set(events)
     if not set or type(fd) ~= 'number' or fd < 0 then
-        return error("Usage: iowait(fd, 1 | 'r' | 2 | 'w' | 3 | 'rw' [, timeout])", 2)
+        error("Usage: iowait(fd, 1 | 'r' | 2 | 'w' | 3 | 'rw' [, timeout])", 2)
     end
     local deadline, no_time = limits(timeout)
     while true do
@@ -154,7 +155,7 @@ local function iowait(...)
             -- The number's form tells a cancellation as Tarantool's does: no events.
             return 0
         elseif err ~= nil then
-            return fail(err, 2)
+            fail(err, 2)
         end
     end
 end
@@ -399,7 +400,7 @@ function methods.getsockopt(self, level, name)
     elseif name == 'SO_LINGER' then
         error('Use s:linger()', 2)
     end
-    return error('Unsupported socket option: ' .. tostring(name), 2)
+    error('Unsupported socket option: ' .. tostring(name), 2)
 end
 
 function methods.linger(self, active, timeout)
@@ -462,7 +463,7 @@ function methods.read(self, what, timeout)
             return data
         end
     end
-    return error('Usage: s:read(delimiter|chunk|{delimiter = x, chunk = x}, timeout)', 2)
+    error('Usage: s:read(delimiter|chunk|{delimiter = x, chunk = x}, timeout)', 2)
 end
 
 function methods.write(self, octets, timeout)
@@ -661,7 +662,7 @@ local function look_up(host, port, deadline, hints, level)
             return nil, 'timed out'
         elseif err ~= nil then
             raw.drop_lookup(ticket)
-            return fail(err, level + 1)
+            fail(err, level + 1)
         end
     end
 end
@@ -674,7 +675,8 @@ function socket.getaddrinfo(host, port, timeout, opts)
     if hints == nil then
         return refused(errno)
     end
-    return look_up(host, port or 0, limits(timeout), hints, 2)
+    local list, problem = look_up(host, port or 0, (limits(timeout)), hints, 2)
+    return list, problem
 end
 
 -- ---------------------------------------------------------------- connecting
@@ -685,7 +687,8 @@ local function connect(self, host, port, deadline, no_time)
     if done then
         return true
     elseif errno == ERRNO.EINPROGRESS then
-        if wait_for(self._handle, WRITE, deadline, no_time, 3) == 0 then
+        -- Between here and the program: pcall, connected, tcp_connect.
+        if wait_for(self._handle, WRITE, deadline, no_time, 5) == 0 then
             errno = ERRNO.ETIMEDOUT
         else
             errno = raw.get_int(self._handle, raw.SOL_SOCKET, raw.SO_OPT[raw.SOL_SOCKET].SO_ERROR.iname)
@@ -708,7 +711,7 @@ local function connected(s, host, port, deadline, no_time)
     local errno = s._errno
     socket_close(s)
     if not ok then
-        return error(done, 0)
+        error(done, 0)
     end
     return nil, errno
 end
@@ -840,7 +843,7 @@ local function listening(host, port, prepare, timeout, level)
     if host == 'unix/' then
         list = { { host = host, port = port, family = 'AF_UNIX', protocol = 0, type = 'SOCK_STREAM' } }
     else
-        list, problem = look_up(host, port or 0, (limits(timeout)), LISTEN_HINTS, level)
+        list, problem = look_up(host, port or 0, (limits(timeout)), LISTEN_HINTS, level + 1)
         if list == nil then
             return nil, problem
         end
@@ -897,7 +900,8 @@ end
 
 function socket.tcp_server_create(host, port, opts, timeout)
     local server = server_of(opts, 'prepare', 'Usage: socket.tcp_server_create(host, port, prepare | opts)', 2)
-    return listening(host, port, server.prepare, tonumber(timeout), 2)
+    local s, address = listening(host, port, server.prepare, tonumber(timeout), 2)
+    return s, address
 end
 
 function socket.tcp_server_loop(s, opts)

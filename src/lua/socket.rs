@@ -657,8 +657,8 @@ unsafe extern "C-unwind" fn l_sysread(l: *mut lua_State) -> c_int {
 }
 
 unsafe fn size_at(l: *mut lua_State, idx: c_int) -> usize {
-    // SAFETY: reads one argument.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
+    // SAFETY: reads one argument.
     unsafe {
         lua_tonumber(l, idx) as usize
     }
@@ -668,7 +668,7 @@ unsafe fn size_at(l: *mut lua_State, idx: c_int) -> usize {
 unsafe fn spare_room(s: *mut State, size: usize) -> Option<*mut c_char> {
     // SAFETY: the state is live.
     unsafe {
-        let spare = &mut *(&raw mut (*s).sockets.spare);
+        let spare = &mut (*s).sockets.spare;
         spare.clear();
         spare.try_reserve(size.max(1)).ok()?;
         Some(spare.as_mut_ptr().cast())
