@@ -494,6 +494,31 @@ impl Engine {
     fn put(&mut self, space: SpaceRef<'_>, tuple: &[u8], conflict: Conflict, txn: Option<TxnId>) -> Result<Tuple> {
         self.check_write(txn)?;
         let view = self.view_to_write(space, txn)?;
+        if view.space.sequence.is_some() {
+            let id = view.space.id;
+            let completed = self.complete(id, tuple)?;
+            return self.put_complete(SpaceRef::Id(id), completed.as_deref().unwrap_or(tuple), conflict, txn);
+        }
+        self.put_complete(space, tuple, conflict, txn)
+    }
+
+    /// Lets the sequence of a space fill in what the tuple leaves out.
+    fn complete(&mut self, id: u32, tuple: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.spaces.get_mut(&id) {
+            Some(Space { name, sequence: Some(sequence), .. }) => sequence.complete(name, tuple),
+            _ => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn put_complete(
+        &mut self,
+        space: SpaceRef<'_>,
+        tuple: &[u8],
+        conflict: Conflict,
+        txn: Option<TxnId>,
+    ) -> Result<Tuple> {
+        let view = self.view_to_write(space, txn)?;
         view.space.index_by_id(0)?;
         view.space.format.validate(tuple).map_err(|error| view.space.label(error))?;
         self.check_size(tuple.len())?;

@@ -43,6 +43,15 @@ pub struct IndexOptions {
     pub parts: Vec<PartOptions>,
     /// Whether an existing index of the name is no error.
     pub if_not_exists: bool,
+    /// Numbers the tuples whose key is left out; for primary keys only.
+    pub sequence: Option<SequenceOptions>,
+}
+
+/// Options of the numbers that a primary key gives.
+#[derive(Clone, Debug, Default)]
+pub struct SequenceOptions {
+    /// The part of the key they are for; by default the first.
+    pub field: Option<FieldRef>,
 }
 
 /// A field by number or name.
@@ -52,6 +61,20 @@ pub enum FieldRef {
     Number(i64),
     /// As in the space's format.
     Name(String),
+}
+
+impl FieldRef {
+    /// The number of the field, from 0; errors start with `what`.
+    pub(crate) fn resolve(&self, format: &[FieldDef], what: &str) -> Result<usize> {
+        match self {
+            FieldRef::Name(name) => format
+                .iter()
+                .position(|f| f.name == *name)
+                .ok_or_else(|| BoxError::illegal(format!("{what}field was not found by name '{name}'"))),
+            FieldRef::Number(n) if *n <= 0 => Err(BoxError::illegal(format!("{what}field (number) must be one-based"))),
+            FieldRef::Number(n) => Ok(usize::try_from(n - 1).unwrap_or(usize::MAX)),
+        }
+    }
 }
 
 /// One part of a new index.
@@ -84,16 +107,7 @@ impl PartOptions {
     /// The part, given the fields of its space; `number` counts from 1.
     pub(crate) fn resolve(&self, format: &[FieldDef], number: usize) -> Result<Part> {
         let what = format!("options.parts[{number}]: ");
-        let field = match &self.field {
-            FieldRef::Name(name) => format
-                .iter()
-                .position(|f| f.name == *name)
-                .ok_or_else(|| BoxError::illegal(format!("{what}field was not found by name '{name}'")))?,
-            FieldRef::Number(n) if *n <= 0 => {
-                return Err(BoxError::illegal(format!("{what}field (number) must be one-based")));
-            }
-            FieldRef::Number(n) => usize::try_from(n - 1).unwrap_or(usize::MAX),
-        };
+        let field = self.field.resolve(format, &what)?;
         let declared = format.get(field);
         let kind = match &self.kind {
             Some(name) => FieldType::by_name(name).ok_or_else(|| wrong_part(number, "unknown field type"))?,
@@ -394,10 +408,8 @@ impl IndexOptions {
                 ("distance", STRING),
             ],
         )?;
-        for (key, what) in [("sequence", "sequences"), ("func", "functional indexes")] {
-            if node.get(key).is_some_and(|value| *value != Node::Bool(false)) {
-                return Err(not_supported(what));
-            }
+        if node.get("func").is_some() {
+            return Err(not_supported("functional indexes"));
         }
         Ok(IndexOptions {
             id: id(&node, "id")?,
@@ -405,7 +417,24 @@ impl IndexOptions {
             unique: node.get("unique").map(|value| *value == Node::Bool(true)),
             parts: node.get("parts").map_or(Ok(Vec::new()), parts)?,
             if_not_exists: flag(&node, "if_not_exists"),
+            sequence: node.get("sequence").map_or(Ok(None), sequence)?,
         })
+    }
+}
+
+/// `true`, or `{field = 'x'}`.
+fn sequence(node: &Node) -> Result<Option<SequenceOptions>> {
+    match node {
+        Node::Bool(false) => Ok(None),
+        Node::Bool(true) => Ok(Some(SequenceOptions::default())),
+        Node::Table(_) if node.get("id").is_none() => Ok(Some(SequenceOptions {
+            field: match node.get("field") {
+                Some(Node::Number(n)) => Some(FieldRef::Number(*n)),
+                Some(Node::Str(name)) => Some(FieldRef::Name(name.clone())),
+                _ => None,
+            },
+        })),
+        _ => Err(not_supported("sequences of their own")),
     }
 }
 

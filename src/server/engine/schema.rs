@@ -9,6 +9,7 @@ use super::error::{self, BoxError, Field, Result};
 use super::format::{FieldDef, Format};
 use super::key::{KeyDef, Part};
 use super::options::{IndexOptions, PartOptions, SpaceOptions};
+use super::sequence::{Sequence, name_of};
 use super::space::{Change, Conflict, Index, IndexKind, Space, Tuple, View};
 use super::types::FieldType;
 use crate::iproto::mp as put;
@@ -25,6 +26,8 @@ const SCHEMA: u32 = 272;
 const COLLATION: [u32; 2] = [276, 277];
 const SPACE: [u32; 2] = [280, 281];
 const INDEX: [u32; 2] = [288, 289];
+const SEQUENCE: [u32; 2] = [284, 286];
+const SPACE_SEQUENCE: [u32; 2] = [340, 341];
 const USER: [u32; 2] = [304, 305];
 
 const COLLATION_FIELDS: &str = "id:unsigned name:string owner:unsigned type:string locale:string opts:map";
@@ -58,9 +61,9 @@ const SYSTEM_SPACES: [(u32, &str, &str, &str, &str); 19] = [
     (COLLATION[1], "_vcollation", "sysview", COLLATION_FIELDS, ID_NAME),
     (SPACE[0], "_space", "memtx", SPACE_FIELDS, ID_OWNER_NAME),
     (SPACE[1], "_vspace", "sysview", SPACE_FIELDS, ID_OWNER_NAME),
-    (284, "_sequence", "memtx", SEQUENCE_FIELDS, ID_OWNER_NAME),
+    (SEQUENCE[0], "_sequence", "memtx", SEQUENCE_FIELDS, ID_OWNER_NAME),
     (285, "_sequence_data", "memtx", "id:unsigned value:integer", ID_INDEX),
-    (286, "_vsequence", "sysview", SEQUENCE_FIELDS, ID_OWNER_NAME),
+    (SEQUENCE[1], "_vsequence", "sysview", SEQUENCE_FIELDS, ID_OWNER_NAME),
     (INDEX[0], "_index", "memtx", INDEX_FIELDS, INDEX_INDEXES),
     (INDEX[1], "_vindex", "sysview", INDEX_FIELDS, INDEX_INDEXES),
     (296, "_func", "memtx", FUNC_FIELDS, ID_OWNER_NAME),
@@ -70,8 +73,8 @@ const SYSTEM_SPACES: [(u32, &str, &str, &str, &str); 19] = [
     (312, "_priv", "memtx", PRIV_FIELDS, PRIV_INDEXES),
     (313, "_vpriv", "sysview", PRIV_FIELDS, PRIV_INDEXES),
     (330, "_truncate", "memtx", "id:unsigned count:unsigned", ID_INDEX),
-    (340, "_space_sequence", "memtx", SPACE_SEQUENCE_FIELDS, SPACE_SEQUENCE_INDEXES),
-    (341, "_vspace_sequence", "sysview", SPACE_SEQUENCE_FIELDS, SPACE_SEQUENCE_INDEXES),
+    (SPACE_SEQUENCE[0], "_space_sequence", "memtx", SPACE_SEQUENCE_FIELDS, SPACE_SEQUENCE_INDEXES),
+    (SPACE_SEQUENCE[1], "_vspace_sequence", "sysview", SPACE_SEQUENCE_FIELDS, SPACE_SEQUENCE_INDEXES),
 ];
 
 /// Id, name and kind of the users and roles that are always there.
@@ -126,6 +129,7 @@ impl Engine {
             field_count: options.field_count,
             temporary: options.temporary,
             format,
+            sequence: None,
             indexes: Vec::new(),
         })?;
         self.notice_schema_change(id);
@@ -143,6 +147,7 @@ impl Engine {
         }
         let id = space.id;
         self.empty(id);
+        self.detach_sequence(id);
         for row in self.index_rows(id) {
             self.remove_row(INDEX, &row);
         }
@@ -167,6 +172,7 @@ impl Engine {
             return if options.if_not_exists { Ok((index.id, false)) } else { Err(index_exists(name)) };
         }
         let mut index = new_index(space, name, options)?;
+        let sequence = sequence_field(space, &index, options)?;
         let format = space.format_with(&index)?;
         fill(space, &mut index, &format)?;
         let (space_id, id) = (space.id, index.id);
@@ -177,6 +183,9 @@ impl Engine {
             space.format = format;
         }
         self.add_row(INDEX, row);
+        if let Some(field) = sequence {
+            self.attach_sequence(space_id, field, None);
+        }
         self.notice_schema_change(space_id);
         Ok((id, true))
     }
@@ -204,6 +213,7 @@ impl Engine {
         let id = space.id;
         if position == 0 {
             self.empty(id);
+            self.detach_sequence(id);
         }
         if let Some(space) = self.spaces.get_mut(&id) {
             let index = space.indexes.remove(position);
@@ -337,7 +347,7 @@ impl Engine {
         let format = Format::new(fields, 0, list.iter().map(|index| &index.key)).unwrap_or_default();
         let name: String = name.into();
         self.names.insert(name.as_bytes().into(), id);
-        let space = Space { id, name, engine, field_count: 0, temporary: false, format, indexes: list };
+        let space = Space { id, name, engine, field_count: 0, temporary: false, format, sequence: None, indexes: list };
         self.spaces.insert(id, space);
     }
 
@@ -371,6 +381,25 @@ impl Engine {
 
     fn index_rows(&self, id: u32) -> Vec<Tuple> {
         self.spaces.get(&id).map_or_else(Vec::new, |space| space.indexes.iter().map(|i| index_row(id, i)).collect())
+    }
+
+    /// Gives a space numbers for a field, after the number `value`.
+    pub(super) fn attach_sequence(&mut self, space: u32, field: u32, value: Option<i64>) {
+        let last = self.spaces.values().filter_map(|space| space.sequence.as_ref()).map(|sequence| sequence.id).max();
+        let sequence = Sequence { id: last.unwrap_or_default() + 1, field, value };
+        let Some(owner) = self.spaces.get_mut(&space) else { return };
+        let rows = sequence_rows(owner, &sequence);
+        owner.sequence = Some(sequence);
+        self.add_row(SEQUENCE, rows.0);
+        self.add_row(SPACE_SEQUENCE, rows.1);
+    }
+
+    fn detach_sequence(&mut self, space: u32) {
+        let Some(owner) = self.spaces.get_mut(&space) else { return };
+        let Some(sequence) = owner.sequence.take() else { return };
+        let rows = sequence_rows(owner, &sequence);
+        self.remove_row(SEQUENCE, &rows.0);
+        self.remove_row(SPACE_SEQUENCE, &rows.1);
     }
 
     fn free_id(&self) -> u32 {
@@ -424,14 +453,7 @@ fn check_fields(fields: &[FieldDef]) -> Result<()> {
 }
 
 fn new_index(space: &Space, name: &str, options: &IndexOptions) -> Result<Index> {
-    let wrong = |details: &str| {
-        let (space, message) =
-            (&space.name, format!("Can't create or modify index '{name}' in space '{}': {details}", space.name));
-        BoxError::client(error::MODIFY_INDEX, message)
-            .with("index", Field::Str(name))
-            .with("space", Field::Str(space))
-            .with("details", Field::Str(details))
-    };
+    let wrong = |details: &str| cannot_index(name, &space.name, details);
     check_name(name).map_err(|error| error.unwrap_or_else(|| wrong("index name is too long")))?;
     let id = options.id.unwrap_or_else(|| space.indexes.last().map_or(0, |index| index.id + 1));
     let kind_text = options.kind.clone().unwrap_or_else(|| "tree".into());
@@ -482,6 +504,30 @@ fn new_index(space: &Space, name: &str, options: &IndexOptions) -> Result<Index>
     Ok(Index { id, name: name.into(), kind, kind_text, unique, key, tree: BTreeMap::new() })
 }
 
+/// The field that the numbers of a new index are for, if it has any.
+fn sequence_field(space: &Space, index: &Index, options: &IndexOptions) -> Result<Option<u32>> {
+    let Some(sequence) = &options.sequence else { return Ok(None) };
+    let wrong = |details: &str| cannot_index(&index.name, &space.name, details);
+    if index.id != 0 {
+        return Err(wrong("sequence cannot be used with a secondary key"));
+    }
+    let parts = index.key.own_parts();
+    let part = match &sequence.field {
+        None => parts.first(),
+        Some(field) => {
+            let field = field.resolve(&space.format.fields, "sequence field: ")?;
+            parts.iter().find(|part| part.field as usize == field)
+        }
+    };
+    match part {
+        None => Err(wrong("sequence field must be a part of the index")),
+        Some(part) if !matches!(part.kind, FieldType::Integer | FieldType::Unsigned) => {
+            Err(wrong("sequence cannot be used with a non-integer key"))
+        }
+        Some(part) => Ok(Some(part.field)),
+    }
+}
+
 /// Without parts an index is over the first field.
 fn resolve_parts(parts: &[PartOptions], format: &[FieldDef]) -> Result<Vec<Part>> {
     if !parts.is_empty() {
@@ -520,6 +566,14 @@ fn index_type(index: &str, space: &str) -> BoxError {
 fn cannot_create(name: &str, details: &str) -> BoxError {
     BoxError::client(error::CREATE_SPACE, format!("Failed to create space '{name}': {details}"))
         .with("space", Field::Str(name))
+        .with("details", Field::Str(details))
+}
+
+fn cannot_index(index: &str, space: &str, details: &str) -> BoxError {
+    let message = format!("Can't create or modify index '{index}' in space '{space}': {details}");
+    BoxError::client(error::MODIFY_INDEX, message)
+        .with("index", Field::Str(index))
+        .with("space", Field::Str(space))
         .with("details", Field::Str(details))
 }
 
@@ -614,6 +668,14 @@ fn index_row(space: u32, index: &Index) -> Tuple {
     let plain = parts.iter().all(is_plain);
     let row = row.array(parts.len() as u32);
     parts.iter().fold(row, |row, part| if plain { plain_part(row, part) } else { full_part(row, part) }).done()
+}
+
+/// The rows of `_sequence` and `_space_sequence`.
+fn sequence_rows(space: &Space, sequence: &Sequence) -> (Tuple, Tuple) {
+    let row = Row::new(9).uint(sequence.id.into()).uint(ADMIN).str(&name_of(&space.name));
+    let own = row.uint(1).uint(1).uint(i64::MAX as u64).uint(1).uint(0).bool(false);
+    let link = Row::new(5).uint(space.id.into()).uint(sequence.id.into()).bool(true);
+    (own.done(), link.uint(sequence.field.into()).str("").done())
 }
 
 fn plain_part(row: Row, part: &Part) -> Row {

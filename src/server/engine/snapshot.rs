@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! "cord snapshot 1\n"  MessagePack: [schema version, spaces...]  CRC-32 of all before, big endian
-//! space: [id, name, field count, temporary, format, indexes, tuple count, tuples...]
+//! space: [id, name, field count, temporary, format, indexes, sequence, tuple count, tuples...]
 //! index: [id, name, type, unique, parts]      part: [field, type, flags, collation id or nil]
+//! sequence: [] or [field, last number or nil]
 //! ```
 //!
 //! Temporary spaces are kept without their tuples. Users, functions and whatever else a server has are not part of it.
@@ -14,6 +15,7 @@ use super::error::{BoxError, Result};
 use super::key::Part;
 use super::mp::{self, Value};
 use super::options::{IndexOptions, PartOptions, SpaceOptions, format_from_msgpack};
+use super::sequence::Sequence;
 use super::space::{Index, Space};
 use crate::iproto::mp as put;
 use std::fs::{self, File};
@@ -125,9 +127,13 @@ impl Engine {
             let (name, options) = read_index(rest)?;
             self.create_index(SpaceRef::Id(id), &name, &options)?;
         }
+        let sequence = read_sequence(rest)?;
         for _ in 0..uint(rest)? {
             let tuple = mp::take(rest).ok_or_else(|| broken("malformed"))?;
             self.insert(SpaceRef::Id(id), tuple, None)?;
+        }
+        if let Some((field, value)) = sequence {
+            self.attach_sequence(id, field, value);
         }
         Ok(())
     }
@@ -141,7 +147,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 fn write_space(space: &Space, out: &mut Vec<u8>) {
     let count = if space.temporary { 0 } else { space.len() };
-    put::put_array(out, 7 + count as u32);
+    put::put_array(out, 8 + count as u32);
     put::put_uint(out, space.id.into());
     put::put_str(out, space.name.as_bytes());
     put::put_uint(out, space.field_count.into());
@@ -149,9 +155,20 @@ fn write_space(space: &Space, out: &mut Vec<u8>) {
     space.format.write(out);
     put::put_array(out, space.indexes.len() as u32);
     space.indexes.iter().for_each(|index| write_index(index, out));
+    write_sequence(space.sequence.as_ref(), out);
     put::put_uint(out, count as u64);
     if let Some(primary) = space.indexes.first().filter(|_| count > 0) {
         primary.tree.values().for_each(|tuple| out.extend_from_slice(tuple));
+    }
+}
+
+fn write_sequence(sequence: Option<&Sequence>, out: &mut Vec<u8>) {
+    let Some(sequence) = sequence else { return put::put_array(out, 0) };
+    put::put_array(out, 2);
+    put::put_uint(out, sequence.field.into());
+    match sequence.value {
+        Some(value) => put::put_int(out, value),
+        None => put::put_nil(out),
     }
 }
 
@@ -181,6 +198,20 @@ fn write_part(part: &Part, flags: u64, out: &mut Vec<u8>) {
     }
 }
 
+fn read_sequence(rest: &mut &[u8]) -> Result<Option<(u32, Option<i64>)>> {
+    if array(rest)? == 0 {
+        return Ok(None);
+    }
+    let field = u32::try_from(uint(rest)?).map_err(|_| broken("malformed"))?;
+    let value = match mp::next(rest) {
+        Some(Value::Uint(n)) => Some(i64::try_from(n).unwrap_or(i64::MAX)),
+        Some(Value::Int(n)) => Some(n),
+        Some(Value::Nil) => None,
+        _ => return Err(broken("malformed")),
+    };
+    Ok(Some((field, value)))
+}
+
 fn read_index(rest: &mut &[u8]) -> Result<(String, IndexOptions)> {
     array(rest)?;
     let id = u32::try_from(uint(rest)?).ok();
@@ -191,7 +222,7 @@ fn read_index(rest: &mut &[u8]) -> Result<(String, IndexOptions)> {
     for _ in 0..array(rest)? {
         parts.push(read_part(rest)?);
     }
-    Ok((name, IndexOptions { id, kind, unique, parts, if_not_exists: false }))
+    Ok((name, IndexOptions { id, kind, unique, parts, ..IndexOptions::default() }))
 }
 
 fn read_part(rest: &mut &[u8]) -> Result<PartOptions> {

@@ -3,6 +3,7 @@
 use super::error::{self, BoxError, Field, Result};
 use super::format::Format;
 use super::key::{Key, KeyDef};
+use super::sequence::Sequence;
 use super::show;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -49,6 +50,7 @@ pub(crate) struct Space {
     pub(crate) field_count: u32,
     pub(crate) temporary: bool,
     pub(crate) format: Format,
+    pub(crate) sequence: Option<Sequence>,
     /// By id; the first is the primary key if its id is 0.
     pub(crate) indexes: Vec<Index>,
 }

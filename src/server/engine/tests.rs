@@ -801,6 +801,34 @@ fn limits_hold() {
 }
 
 #[test]
+fn a_sequence_numbers_what_is_inserted() {
+    let mut engine = Engine::new();
+    let (id, _) = engine.create_space("seqd", &SpaceOptions { id: Some(702), ..SpaceOptions::default() }).unwrap();
+    let space = SpaceRef::Id(id);
+    let options = |text: &str| IndexOptions::from_msgpack(&mp(text)).unwrap();
+    let text = |error: BoxError| error.message;
+    let wrong = "Can't create or modify index 'pk' in space 'seqd': sequence cannot be used with a non-integer key";
+    let by_string = options(r#"{"sequence": true, "parts": [1, "string"]}"#);
+    assert_eq!(text(engine.create_index(space, "pk", &by_string).unwrap_err()), wrong);
+    engine.create_index(space, "pk", &options(r#"{"sequence": true}"#)).unwrap();
+    let wrong = "Can't create or modify index 'sk' in space 'seqd': sequence cannot be used with a secondary key";
+    assert_eq!(text(engine.create_index(space, "sk", &options(r#"{"sequence": true}"#)).unwrap_err()), wrong);
+    assert_eq!(show(&engine.insert(space, &mp(r#"[null, "auto"]"#), None).unwrap()), r#"[1, "auto"]"#);
+    engine.replace(space, &mp("[10]"), None).unwrap();
+    let txn = engine.begin();
+    assert_eq!(show(&engine.replace(space, &mp("[null]"), Some(txn)).unwrap()), "[11]");
+    engine.rollback(txn);
+    let mut restored = Engine::restore(&engine.snapshot()).unwrap();
+    for engine in [&mut engine, &mut restored] {
+        assert_eq!(show(&engine.insert(space, &mp("[null]"), None).unwrap()), "[12]");
+        let all = query(SpaceRef::Id(341), PRIMARY, IteratorType::All, &[0x90]);
+        assert_eq!(run(engine, &all, None).unwrap().0, [r#"[702, 1, true, 0, ""]"#]);
+        engine.drop_index(space, PRIMARY).unwrap();
+        assert_eq!(run(engine, &all, None).unwrap().0.len(), 0);
+    }
+}
+
+#[test]
 fn a_snapshot_restores_everything() {
     let mut engine = engine();
     engine.insert(PLAIN, &mp(r#"["x", 1]"#), None).unwrap();
