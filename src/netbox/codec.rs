@@ -12,12 +12,16 @@ use std::ffi::c_int;
 pub enum Kept {
     /// `(code, message[, list]) -> error object`.
     MakeError = 1,
-    /// The metatable of futures.
-    FutureMeta = 2,
-    /// Per connection slot, its table of [`super::transport::anchor`]s.
-    Anchors = 3,
     /// `(error value) -> error object`.
-    WrapError = 4,
+    WrapError = 2,
+    /// The metatable of futures.
+    FutureMeta = 3,
+    /// The futures in flight by place, weakly held.
+    Futures = 4,
+    /// Per connection slot, its metatables of tuples by the number requests pass.
+    Anchors = 5,
+    /// The thread that holds the metatable and the table of futures on its stack.
+    Store = 6,
 }
 
 /// Pushes one value of the table net.box keeps.

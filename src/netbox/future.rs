@@ -7,10 +7,10 @@
 //!               pending, [PUSHES] list of pushes, [FINISH] what makes the result of a body
 //! ```
 
-use super::codec::{self, Broken, Kept};
+use super::codec::{self, Broken};
 use super::reply;
-use super::request::{Entry, How, Slab};
-use super::transport::{self, Conn, anchor};
+use super::request::{Entry, How};
+use super::transport::{self, Conn};
 use crate::fiber::fiber::Wait;
 use crate::fiber::wait::WaitList;
 use crate::lua::body::LuaBody;
@@ -99,7 +99,8 @@ pub unsafe fn register(
 ) -> c_int {
     // SAFETY: the caller's contract; whatever may raise comes before the request is registered.
     unsafe {
-        lua_settop(l, at + 4);
+        let place = take_place(&mut (*s).netbox.places);
+        let store = (*s).netbox.store;
         lua_pushboolean(l, 1);
         let future: *mut Future = lua_newuserdata(l, size_of::<Future>()).cast();
         future.write(Future {
@@ -112,35 +113,59 @@ pub unsafe fn register(
             pushes: 0,
             waiters: WaitList::new(),
         });
-        codec::push_kept(s, l, Kept::FutureMeta);
+        lua_pushvalue(store, store::META);
+        lua_xmove(store, l, 1);
         lua_setmetatable(l, -2);
         lua_pushvalue(l, at);
         lua_setfenv(l, -2);
-        reply::push_anchors(s, l, conn);
-        lua_rawgeti_(l, -1, anchor::FUTURES);
-        lua_pushvalue(l, -3);
-        lua_rawseti_(l, -2, place(sync));
-        lua_settop(l, -3);
-        (&mut (*conn).slab).insert(sync, std::ptr::null_mut(), how, reference);
+        // Set on our own thread: the table may have to grow.
+        lua_pushvalue(store, store::FUTURES);
+        lua_xmove(store, l, 1);
+        lua_pushvalue(l, -2);
+        lua_rawseti_(l, -2, place as c_int);
+        lua_settop(l, -2);
+        (&mut (*conn).slab).insert(sync, std::ptr::null_mut(), place, how, reference);
         transport::commit(s, conn);
         2
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-fn place(sync: u64) -> c_int {
-    Slab::index(sync) as c_int + 1
+/// Positions on the stack of [`Netbox::store`](super::Netbox::store).
+pub mod store {
+    use std::ffi::c_int;
+    /// The metatable of futures.
+    pub const META: c_int = 1;
+    /// The futures in flight, by place.
+    pub const FUTURES: c_int = 2;
+}
+
+#[inline(always)]
+fn take_place((free, made): &mut (Vec<u32>, u32)) -> u32 {
+    free.pop().unwrap_or_else(|| {
+        *made += 1;
+        *made
+    })
+}
+
+/// The request of a future is over: its slot and its place serve others.
+unsafe fn retire(s: *mut State, conn: *mut Conn, entry: Entry) {
+    // SAFETY: the caller's connection is live.
+    unsafe {
+        (&mut (*conn).slab).remove(entry.sync);
+        (&mut (*s).netbox.places.0).push(entry.place);
+    }
 }
 
 /// Pushes the future of a request; null and nothing pushed if nobody holds it any more.
-unsafe fn find(l: *mut lua_State, anchors: c_int, sync: u64) -> *mut Future {
-    // SAFETY: the anchors' table of futures is weak: what it gives is alive, and is now on our stack.
+#[inline(always)]
+unsafe fn find(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Entry) -> *mut Future {
+    // SAFETY: the table of futures is weak: what it gives is alive, and is now on our stack. Reading it allocates nothing.
     unsafe {
-        lua_rawgeti_(l, anchors, anchor::FUTURES);
-        lua_rawgeti_(l, -1, place(sync));
-        lua_remove(l, -2);
+        let store = (*s).netbox.store;
+        lua_rawgeti_(store, store::FUTURES, entry.place as c_int);
+        lua_xmove(store, l, 1);
         let future = future_at(l, -1);
-        if future.is_null() || (*future).sync != sync || (*future).is != Is::Pending {
+        if future.is_null() || (*future).sync != entry.sync || (*future).conn != conn || (*future).is != Is::Pending {
             lua_settop(l, -2);
             return std::ptr::null_mut();
         }
@@ -163,7 +188,7 @@ pub unsafe fn reply(
 ) -> Result<(), Broken> {
     // SAFETY: the caller's contract.
     unsafe {
-        let future = find(l, anchors, entry.sync);
+        let future = find(s, l, conn, entry);
         if !future.is_null() {
             let at = lua_gettop(l);
             if !reply::push_one(s, l, anchors, entry, body)? {
@@ -171,7 +196,7 @@ pub unsafe fn reply(
             }
             settle(s, l, future, at);
         }
-        (&mut (*conn).slab).remove(entry.sync);
+        retire(s, conn, entry);
         Ok(())
     }
 }
@@ -259,14 +284,15 @@ unsafe fn wake(s: *mut State, future: *mut Future) {
     }
 }
 
-/// Fails the future of a request with the error object on the top of the stack.
+/// Fails the future of a request, which ends, with the error object on the top of the stack.
 ///
 /// # Safety
-/// `anchors` is the position of the connection's anchors.
-pub unsafe fn fail(s: *mut State, l: *mut lua_State, anchors: c_int, entry: Entry) {
+/// `entry` is in flight.
+pub unsafe fn fail(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Entry) {
     // SAFETY: the caller's contract.
     unsafe {
-        let future = find(l, anchors, entry.sync);
+        retire(s, conn, entry);
+        let future = find(s, l, conn, entry);
         if !future.is_null() {
             let at = lua_gettop(l);
             lua_pushvalue(l, -2);
@@ -281,10 +307,10 @@ pub unsafe fn fail(s: *mut State, l: *mut lua_State, anchors: c_int, entry: Entr
 /// # Errors
 /// # Safety
 /// Called in the batch's job.
-pub unsafe fn push(s: *mut State, l: *mut lua_State, anchors: c_int, entry: Entry, body: &[u8]) -> Result<(), Broken> {
+pub unsafe fn push(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Entry, body: &[u8]) -> Result<(), Broken> {
     // SAFETY: the caller's contract.
     unsafe {
-        let future = find(l, anchors, entry.sync);
+        let future = find(s, l, conn, entry);
         if future.is_null() {
             return Ok(());
         }
@@ -350,8 +376,8 @@ unsafe fn push_outcome(l: *mut lua_State, future: *mut Future, at: c_int) -> c_i
     }
 }
 
-/// `future_wait(future, deadline, seen)`: true and the outcome if it has one; else it waits for the reply (or for more
-/// than `seen` pushes) and returns nil or a code.
+/// `future_wait(future, deadline)`: true and the outcome if it has one; else it waits for the reply or a push, and returns
+/// nil or a code.
 unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua.
     unsafe {
@@ -395,8 +421,10 @@ unsafe extern "C-unwind" fn l_fail(l: *mut lua_State) -> c_int {
         let s = state::current(l);
         let future = future!(l);
         if (*future).is == Is::Pending {
-            let (conn, sync) = ((*future).conn, (*future).sync);
-            (&mut (*conn).slab).remove(sync);
+            let conn = (*future).conn;
+            if let Some(entry) = (&(*conn).slab).get((*future).sync) {
+                retire(s, conn, entry);
+            }
             lua_settop(l, 2);
             put_boxed(l, future, 1, Is::Failed);
             wake(s, future);

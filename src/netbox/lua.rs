@@ -3,7 +3,7 @@
 //! that object is gone.
 
 use super::codec::{self, Kept};
-use super::transport::{self, Conn, Phase, Problem, anchor, attention};
+use super::transport::{self, Conn, Phase, Problem, attention};
 use super::{future, reply, request, resolve};
 use crate::fiber::fiber::Wait;
 use crate::fiber::wait::WaitList;
@@ -135,18 +135,24 @@ unsafe extern "C-unwind" fn l_keep(l: *mut lua_State) -> c_int {
         lua_settop(l, 1);
         lua_createtable(l, 8, 0);
         lua_rawseti_(l, 1, Kept::Anchors as c_int);
+        let store = lua_newthread(l);
+        lua_rawseti_(l, 1, Kept::Store as c_int);
+        lua_rawgeti_(l, 1, Kept::FutureMeta as c_int);
+        lua_rawgeti_(l, 1, Kept::Futures as c_int);
+        lua_xmove(l, store, 2);
+        (*s).netbox.store = store;
         (*s).keep(l, Keep::Netbox);
         (*s).netbox.codec = crate::lua::msgpack::default_codec(l);
     }
     0
 }
 
-/// `new(conn_meta, hook_meta, futures)`: the connection's userdata and its hook. `futures` is an empty table with weak
-/// values.
+/// `new(conn_meta, hook_meta)`: the connection's userdata and its hook.
 unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua. Both userdata exist before the record, so nothing can be lost.
     unsafe {
         let s = state::current(l);
+        lua_settop(l, 2);
         let mut handles = [std::ptr::null_mut::<Handle>(); 2];
         for (i, kind) in [&raw const CONN, &raw const HOOK].into_iter().enumerate() {
             let handle: *mut Handle = lua_newuserdata(l, size_of::<Handle>()).cast();
@@ -154,8 +160,6 @@ unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
             handles[i] = handle;
         }
         lua_createtable(l, 4, 0);
-        lua_pushvalue(l, 3);
-        lua_rawseti_(l, -2, anchor::FUTURES);
         let conn = Conn::create(s);
         for handle in handles {
             (*handle).conn = conn;
@@ -163,13 +167,13 @@ unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
         }
         for position in [1, 2] {
             lua_pushvalue(l, position);
-            lua_setmetatable(l, 3 + position);
+            lua_setmetatable(l, 2 + position);
         }
         (*s).push_kept(l, Keep::Netbox);
         lua_rawgeti_(l, -1, Kept::Anchors as c_int);
-        lua_pushvalue(l, 6);
+        lua_pushvalue(l, 5);
         lua_rawseti_(l, -2, slot(conn));
-        lua_settop(l, 5);
+        lua_settop(l, 4);
     }
     2
 }

@@ -42,7 +42,7 @@ local function make_error(code, message, list)
 end
 
 future_mt = { __metatable = 'net.box.request' }
-raw.keep({ make_error, future_mt, {}, E.wrap })
+raw.keep({ make_error, E.wrap, future_mt, setmetatable({}, { __mode = 'v' }) })
 
 -- ---------------------------------------------------------------- waiting for a state
 
@@ -208,20 +208,38 @@ local REQUEST_OPTIONS = {
     _thread_id = { 'number' },
 }
 
+local next = next
+
+-- Whether the options are {is_async = true} and nothing else, which needs no further look.
+local function only_async(opts)
+    if type(opts) == 'table' and opts.is_async == true then
+        local key = next(opts)
+        return next(opts, key) == nil
+    end
+    return false
+end
+
+-- What an asynchronous request returns.
+local function launched(conn, ok, future)
+    if ok == true then
+        return future
+    elseif ok == REFUSED then
+        return E.raise(not_established(conn), 2)
+    end
+    return fail(ok, 2)
+end
+
 -- A request with options.
 local function with_options(op, conn, opts, a, b, c, d, e)
+    if only_async(opts) then
+        return launched(conn, op(conn, conn, a, b, c, d, e))
+    end
     check_options(opts, REQUEST_OPTIONS, 2)
     if opts.is_async then
         if opts.on_push ~= nil or opts.on_push_ctx ~= nil then
             return error('To handle pushes in an async request use future:pairs()', 2)
         end
-        local ok, future = op(conn, conn, a, b, c, d, e)
-        if ok == true then
-            return future
-        elseif ok == REFUSED then
-            return E.raise(not_established(conn), 2)
-        end
-        return fail(ok, 2)
+        return launched(conn, op(conn, conn, a, b, c, d, e))
     end
     local deadline = opts.timeout and fraw.deadline(tonumber(opts.timeout)) or nil
     return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
@@ -556,7 +574,7 @@ function future.result(f)
     return outcome(f, value, err)
 end
 
-local future_wait = raw.future_wait
+local future_wait, future_peek = raw.future_wait, raw.future_peek
 
 local function waited(f, deadline, code, value, err)
     if code == true then
@@ -579,7 +597,13 @@ function future.wait_result(f, timeout)
     if type(timeout) ~= 'number' or timeout < 0 then
         return error('Usage: future:wait_result(timeout)', 2)
     end
-    if timeout == 0 and not raw.future_peek(f) then
+    local ready, value, err = future_peek(f)
+    if ready then
+        if err == nil and type(value) ~= 'string' then
+            return value
+        end
+        return outcome(f, value, err)
+    elseif timeout == 0 then
         return nil, E.timed_out()
     end
     local deadline = fraw.deadline(timeout)
@@ -651,6 +675,10 @@ local function op_select_plain(conn, wait, space, index, key, reference)
 end
 
 local function select_options(conn, space, index, key, reference, opts)
+    if only_async(opts) then
+        return launched(conn, op_select_plain(conn, conn, space, index, key, reference))
+    end
+    check_options(opts, REQUEST_OPTIONS, 2)
     local iterator = select_iterator(opts, key, 3)
     local p = {
         iterator = iterator,
@@ -953,7 +981,7 @@ end
 local weak_values = { __mode = 'v' }
 
 local function start(p, opts, host, port)
-    local rc, hook = raw.new(raw.conn_meta, raw.hook_meta, setmetatable({}, weak_values))
+    local rc, hook = raw.new(raw.conn_meta, raw.hook_meta)
     raw.anchor(rc, 2, tuples.metatable_of(nil))
     p.references[tuples.metatable_of(nil)] = 2
     local conn = setmetatable({

@@ -200,13 +200,13 @@ unsafe fn unusual(c: &Context, entry: Entry, header: ResponseHeader, body: &[u8]
     unsafe {
         if header.kind == kind::CHUNK {
             if entry.waiter.is_null() {
-                return future::push(c.s, c.l, c.anchors, entry, body);
+                return future::push(c.s, c.l, c.conn, entry, body);
             }
             queue(c, entry.sync, body);
             return Ok(());
         }
         push_error(c.s, c.l, header.kind & (kind::ERROR_BIT - 1), body)?;
-        finish_with_error(c.s, c.l, c.conn, c.anchors, entry);
+        finish_with_error(c.s, c.l, c.conn, entry);
         Ok(())
     }
 }
@@ -214,13 +214,13 @@ unsafe fn unusual(c: &Context, entry: Entry, header: ResponseHeader, body: &[u8]
 /// Ends a request with the error object on the top of the stack.
 ///
 /// # Safety
-/// `anchors` is the position of the connection's anchors.
-pub unsafe fn finish_with_error(s: *mut State, l: *mut lua_State, conn: *mut Conn, anchors: c_int, entry: Entry) {
+/// `entry` is in flight.
+pub unsafe fn finish_with_error(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Entry) {
     // SAFETY: the caller's contract.
     unsafe {
         (&mut (*conn).slab).remove(entry.sync);
         if entry.waiter.is_null() {
-            future::fail(s, l, anchors, entry);
+            future::fail(s, l, conn, entry);
         } else {
             deliver(s, l, entry, 1);
         }
@@ -451,7 +451,7 @@ unsafe fn rescue(c: &Context, header: ResponseHeader, body: &[u8]) -> Result<(),
         codec::push_kept(c.s, c.l, Kept::WrapError);
         lua_insert(c.l, -2);
         lua_call(c.l, 1, 1);
-        finish_with_error(c.s, c.l, c.conn, c.anchors, entry);
+        finish_with_error(c.s, c.l, c.conn, entry);
         Ok(())
     }
 }
@@ -484,15 +484,13 @@ pub unsafe fn fail_all(s: *mut State, l: *mut lua_State, conn: *mut Conn, idx: c
     // SAFETY: the caller's contract.
     unsafe {
         luaL_checkstack_(l, 16, c"net.box".as_ptr());
-        push_anchors(s, l, conn);
-        let anchors = lua_gettop(l);
+        let top = lua_gettop(l);
         let mut from = 0;
         while let Some(entry) = (&(*conn).slab).any(from) {
             from = Slab::index(entry.sync) + 1;
             lua_pushvalue(l, idx);
-            finish_with_error(s, l, conn, anchors, entry);
-            lua_settop(l, anchors);
+            finish_with_error(s, l, conn, entry);
+            lua_settop(l, top);
         }
-        lua_settop(l, anchors - 1);
     }
 }

@@ -68,6 +68,8 @@ pub struct Entry {
     pub waiter: LuaFiber,
     /// Where the metatable of its tuples is among the connection's anchors; 0 for the plain one.
     pub reference: i32,
+    /// Where its future is among those in flight; 0 for none.
+    pub place: u32,
     /// What becomes of the reply.
     pub how: How,
     /// Whether it is in flight.
@@ -122,9 +124,9 @@ impl Slab {
 
     /// Registers a request under [`next_sync`](Self::next_sync).
     #[inline(always)]
-    pub fn insert(&mut self, sync: u64, waiter: LuaFiber, how: How, reference: i32) {
+    pub fn insert(&mut self, sync: u64, waiter: LuaFiber, place: u32, how: How, reference: i32) {
         let index = Self::index(sync);
-        let entry = Entry { sync, waiter, reference, how, live: true, next: NONE };
+        let entry = Entry { sync, waiter, reference, place, how, live: true, next: NONE };
         match self.entries.get_mut(index) {
             Some(place) => {
                 self.free = place.next;
@@ -240,7 +242,7 @@ unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manne
         };
         before_wait(s, l);
         let f = (*s).cord.current;
-        (&mut (*conn).slab).insert(sync, f, how, reference);
+        (&mut (*conn).slab).insert(sync, f, 0, how, reference);
         transport::commit(s, conn);
         (*f).wait = Wait::Request;
         (*f).data.ticket = sync;

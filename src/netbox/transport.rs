@@ -77,14 +77,6 @@ pub struct Queued {
     pub body: Box<[u8]>,
 }
 
-/// Parts of a connection's table in [`Kept::Anchors`](super::codec::Kept::Anchors).
-pub mod anchor {
-    /// Futures by slab index, weakly held.
-    pub const FUTURES: i32 = 1;
-    /// The first metatable of tuples; its index is what requests pass as `reference`.
-    pub const METATABLES: i32 = 2;
-}
-
 const INPUT_MIN: usize = 16 * 1024;
 const INPUT_MAX: usize = 1024 * 1024;
 /// Buffers beyond this are given back when empty.
