@@ -24,6 +24,7 @@
 use crate::lua::{error, state};
 use crate::sys::luajit::Entry;
 use mlua::ffi::*;
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 mod decode;
@@ -92,9 +93,9 @@ pub(crate) struct Shared {
     /// Where LuaJIT keeps what, when that was proved.
     proved: Option<direct::Layout>,
     /// The same, unless it was turned off.
-    layout: Option<direct::Layout>,
+    layout: Cell<Option<direct::Layout>>,
     /// Whether any metatable was registered by an extension.
-    custom_metatables: bool,
+    custom_metatables: Cell<bool>,
     /// Addresses of the two metatables that decoding sets.
     array_mt: *const c_void,
     map_mt: *const c_void,
@@ -111,13 +112,13 @@ pub(crate) struct Shared {
     /// Strings that were keys of maps lately; its own allocation, since it is large.
     keys: *mut decode::Keys,
     /// A buffer nobody uses at the moment, or null.
-    scratch: *mut Vec<u8>,
+    scratch: Cell<*mut Vec<u8>>,
 }
 
 impl Shared {
     /// A buffer of one's own until [`Shared::put_scratch`]; an error that jumps over that leaks it, nothing else.
-    fn take_scratch(&mut self) -> *mut Vec<u8> {
-        let taken = std::mem::replace(&mut self.scratch, std::ptr::null_mut());
+    fn take_scratch(&self) -> *mut Vec<u8> {
+        let taken = self.scratch.replace(std::ptr::null_mut());
         if taken.is_null() { Box::into_raw(Box::new(Vec::with_capacity(4096))) } else { taken }
     }
 
@@ -125,12 +126,12 @@ impl Shared {
     ///
     /// # Safety
     /// `scratch` came from `take_scratch` and is not used afterwards.
-    unsafe fn put_scratch(&mut self, scratch: *mut Vec<u8>) {
+    unsafe fn put_scratch(&self, scratch: *mut Vec<u8>) {
         // SAFETY: the caller's contract: the pointer is a live Box's.
         unsafe {
             (*scratch).clear();
-            if self.scratch.is_null() && (*scratch).capacity() <= SCRATCH_KEPT {
-                self.scratch = scratch;
+            if self.scratch.get().is_null() && (*scratch).capacity() <= SCRATCH_KEPT {
+                self.scratch.set(scratch);
             } else {
                 drop(Box::from_raw(scratch));
             }
@@ -138,9 +139,17 @@ impl Shared {
     }
 }
 
-/// The options of one serializer: `msgpack.cfg`, with Tarantool's names and defaults.
+/// One serializer: `msgpack.cfg` of the module, or of what `msgpack.new()` gives.
+///
+/// Lua code that runs while a value is encoded may change the options, so each run works on a copy.
 pub struct Codec {
-    shared: *mut Shared,
+    shared: *const Shared,
+    options: Cell<Options>,
+}
+
+/// The options, with Tarantool's names and defaults.
+#[derive(Clone, Copy)]
+pub(crate) struct Options {
     encode_sparse_convert: bool,
     encode_sparse_ratio: u32,
     encode_sparse_safe: u32,
@@ -155,6 +164,22 @@ pub struct Codec {
     decode_save_metatables: bool,
     decode_max_depth: u32,
 }
+
+const DEFAULTS: Options = Options {
+    encode_sparse_convert: true,
+    encode_sparse_ratio: 2,
+    encode_sparse_safe: 10,
+    encode_max_depth: 128,
+    encode_deep_as_nil: false,
+    encode_invalid_numbers: true,
+    encode_load_metatables: true,
+    encode_use_tostring: false,
+    encode_invalid_as_nil: false,
+    encode_error_as_ext: true,
+    decode_invalid_numbers: true,
+    decode_save_metatables: true,
+    decode_max_depth: 128,
+};
 
 /// The codec behind the module's own functions, which `msgpack.cfg{}` configures.
 ///
@@ -177,7 +202,13 @@ pub unsafe fn default_codec(l: *mut lua_State) -> *const Codec {
 /// `codec` is live.
 pub unsafe fn errors_as_ext(codec: *mut Codec, new: Option<bool>) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { std::mem::replace(&mut (*codec).encode_error_as_ext, new.unwrap_or((*codec).encode_error_as_ext)) }
+    unsafe {
+        let mut options = (*codec).options.get();
+        let before = options.encode_error_as_ext;
+        options.encode_error_as_ext = new.unwrap_or(before);
+        (*codec).options.set(options);
+        before
+    }
 }
 
 const FUNCTIONS: &[Entry] = &[
@@ -207,7 +238,7 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
     }
 }
 
-/// The id in the header of the cdata at `idx`, two bytes in front of... the header's last word before the payload.
+/// The id in the header of the cdata with this payload.
 ///
 /// # Safety
 /// The value is cdata and the layout was proved (or this is the proof).
@@ -248,8 +279,8 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
             kinds: [CData::Other; CTYPE_IDS],
             reads_ids: false,
             proved: None,
-            layout: None,
-            custom_metatables: false,
+            layout: Cell::new(None),
+            custom_metatables: Cell::new(false),
             array_mt: pointer(c"array_mt"),
             map_mt: pointer(c"map_mt"),
             null_ref: reference(l, 1, c"null"),
@@ -262,7 +293,7 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
             extend_ref: reference(l, 1, c"extend"),
             by_metatable_ref: reference(l, 1, c"by_metatable"),
             keys: std::ptr::null_mut(),
-            scratch: std::ptr::null_mut(),
+            scratch: Cell::new(std::ptr::null_mut()),
         };
         // In a userdata of its own that the registry holds, so no destructor is needed.
         shared.keys = lua_newuserdata(l, size_of::<decode::Keys>()).cast();
@@ -277,7 +308,7 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
                 lua_getfield_(l, 1, name.as_ptr());
             }
             shared.proved = direct::Layout::prove(l, 2, lua_tointeger_(l, 5) as u16);
-            shared.layout = shared.proved;
+            shared.layout.set(shared.proved);
             lua_settop(l, 1);
         }
         lua_getfield_(l, 1, c"ids".as_ptr());
@@ -302,9 +333,9 @@ unsafe extern "C-unwind" fn l_layout(l: *mut lua_State) -> c_int {
     unsafe {
         let shared = shared(l);
         if lua_type(l, 1) == LUA_TBOOLEAN {
-            (*shared).layout = if lua_toboolean(l, 1) != 0 { (*shared).proved } else { None };
+            (*shared).layout.set(if lua_toboolean(l, 1) != 0 { (*shared).proved } else { None });
         }
-        lua_pushboolean(l, (*shared).layout.is_some().into());
+        lua_pushboolean(l, (*shared).layout.get().is_some().into());
     }
     1
 }
@@ -322,7 +353,7 @@ unsafe fn shared(l: *mut lua_State) -> *mut Shared {
 /// `custom_metatables()`: from now on tables with a metatable are looked up among the registered ones.
 unsafe extern "C-unwind" fn l_custom_metatables(l: *mut lua_State) -> c_int {
     // SAFETY: see `shared`.
-    unsafe { (*shared(l)).custom_metatables = true };
+    unsafe { (*shared(l)).custom_metatables.set(true) };
     0
 }
 
@@ -331,22 +362,8 @@ unsafe extern "C-unwind" fn l_codec(l: *mut lua_State) -> c_int {
     // SAFETY: the userdata is written before anyone sees it.
     unsafe {
         let shared = shared(l);
-        lua_newuserdata(l, size_of::<Codec>()).cast::<Codec>().write(Codec {
-            shared,
-            encode_sparse_convert: true,
-            encode_sparse_ratio: 2,
-            encode_sparse_safe: 10,
-            encode_max_depth: 128,
-            encode_deep_as_nil: false,
-            encode_invalid_numbers: true,
-            encode_load_metatables: true,
-            encode_use_tostring: false,
-            encode_invalid_as_nil: false,
-            encode_error_as_ext: true,
-            decode_invalid_numbers: true,
-            decode_save_metatables: true,
-            decode_max_depth: 128,
-        });
+        let codec = lua_newuserdata(l, size_of::<Codec>()).cast::<Codec>();
+        codec.write(Codec { shared, options: Cell::new(DEFAULTS) });
         if lua_toboolean(l, 1) != 0 {
             lua_pushvalue(l, -1);
             lua_setfield(l, LUA_REGISTRYINDEX, CODEC_KEY);
@@ -372,19 +389,21 @@ unsafe extern "C-unwind" fn l_configure(l: *mut lua_State) -> c_int {
             lua_settop(l, 2);
             value
         };
-        (*codec).encode_sparse_convert = flag(c"encode_sparse_convert");
-        (*codec).encode_sparse_ratio = number(c"encode_sparse_ratio");
-        (*codec).encode_sparse_safe = number(c"encode_sparse_safe");
-        (*codec).encode_max_depth = number(c"encode_max_depth").min(HARD_DEPTH);
-        (*codec).encode_deep_as_nil = flag(c"encode_deep_as_nil");
-        (*codec).encode_invalid_numbers = flag(c"encode_invalid_numbers");
-        (*codec).encode_load_metatables = flag(c"encode_load_metatables");
-        (*codec).encode_use_tostring = flag(c"encode_use_tostring");
-        (*codec).encode_invalid_as_nil = flag(c"encode_invalid_as_nil");
-        (*codec).encode_error_as_ext = flag(c"encode_error_as_ext");
-        (*codec).decode_invalid_numbers = flag(c"decode_invalid_numbers");
-        (*codec).decode_save_metatables = flag(c"decode_save_metatables");
-        (*codec).decode_max_depth = number(c"decode_max_depth").min(HARD_DEPTH);
+        (*codec).options.set(Options {
+            encode_sparse_convert: flag(c"encode_sparse_convert"),
+            encode_sparse_ratio: number(c"encode_sparse_ratio"),
+            encode_sparse_safe: number(c"encode_sparse_safe"),
+            encode_max_depth: number(c"encode_max_depth").min(HARD_DEPTH),
+            encode_deep_as_nil: flag(c"encode_deep_as_nil"),
+            encode_invalid_numbers: flag(c"encode_invalid_numbers"),
+            encode_load_metatables: flag(c"encode_load_metatables"),
+            encode_use_tostring: flag(c"encode_use_tostring"),
+            encode_invalid_as_nil: flag(c"encode_invalid_as_nil"),
+            encode_error_as_ext: flag(c"encode_error_as_ext"),
+            decode_invalid_numbers: flag(c"decode_invalid_numbers"),
+            decode_save_metatables: flag(c"decode_save_metatables"),
+            decode_max_depth: number(c"decode_max_depth").min(HARD_DEPTH),
+        });
     }
     0
 }

@@ -1,7 +1,7 @@
 //! Bytes to Lua value. Source of the rules: `src/lua/msgpack.c` (`luamp_decode`), `src/box/msgpack.c`, 3.9-dev.
 
 use super::direct::{self, NewArray};
-use super::{Codec, Shared, make_error};
+use super::{Codec, Options, Shared, make_error};
 use crate::iproto::mp::{MpError, Reader};
 use crate::lua::state::push_str;
 use mlua::ffi::*;
@@ -82,8 +82,14 @@ pub unsafe fn decode(l: *mut lua_State, bytes: &[u8], at: usize, codec: *const C
         let codec = &*codec;
         let top = lua_gettop(l);
         let shared = codec.shared;
-        let mut decoder =
-            Decoder { l, bytes, at: at.min(bytes.len()), codec, shared: &*shared, keys: &raw mut *(*shared).keys };
+        let mut decoder = Decoder {
+            l,
+            bytes,
+            at: at.min(bytes.len()),
+            options: codec.options.get(),
+            shared: &*shared,
+            keys: (*shared).keys,
+        };
         match decoder.value(0) {
             Ok(()) => Ok(decoder.at),
             Err(failure) => {
@@ -123,7 +129,7 @@ struct Decoder<'a> {
     l: *mut lua_State,
     bytes: &'a [u8],
     at: usize,
-    codec: &'a Codec,
+    options: Options,
     shared: &'a Shared,
     keys: *mut Keys,
 }
@@ -284,7 +290,7 @@ impl Decoder<'_> {
 
     #[inline]
     unsafe fn float(&mut self, number: f64) -> Result<()> {
-        if !number.is_finite() && !self.codec.decode_invalid_numbers {
+        if !number.is_finite() && !self.options.decode_invalid_numbers {
             return Err(DecodeError::InvalidNumber);
         }
         // SAFETY: a slot is free.
@@ -340,7 +346,7 @@ impl Decoder<'_> {
     /// Before a container of `count` elements of at least `least` bytes each: is it deep, and can it be there at all?
     #[inline]
     unsafe fn enter(&mut self, count: usize, least: usize, level: u32) -> Result<()> {
-        if level >= self.codec.decode_max_depth {
+        if level >= self.options.decode_max_depth {
             return Err(DecodeError::TooDeep(level + 1));
         }
         if count > (self.bytes.len() - self.at) / least {
@@ -360,9 +366,9 @@ impl Decoder<'_> {
         unsafe {
             self.enter(count, 1, level)?;
             lua_createtable(self.l, count as c_int, 0);
-            let direct = if self.shared.layout.is_some() {
+            let direct = if self.shared.layout.get().is_some() {
                 let address = lua_topointer(self.l, -1);
-                if self.codec.decode_save_metatables {
+                if self.options.decode_save_metatables {
                     direct::set_metatable(address, self.shared.array_mt);
                 }
                 NewArray::new(address, count)
@@ -400,7 +406,7 @@ impl Decoder<'_> {
                 0xcb => {
                     let [_, bits @ ..] = self.fixed::<9>()?;
                     let number = f64::from_be_bytes(bits);
-                    if !number.is_finite() && !self.codec.decode_invalid_numbers {
+                    if !number.is_finite() && !self.options.decode_invalid_numbers {
                         return Err(DecodeError::InvalidNumber);
                     }
                     array.set_number(i, number);
@@ -435,9 +441,9 @@ impl Decoder<'_> {
             // The table of known keys stays under the map while it is filled.
             lua_rawgeti_(self.l, LUA_REGISTRYINDEX, (*self.keys).table_ref);
             lua_createtable(self.l, 0, count as c_int);
-            if self.shared.layout.is_none() {
+            if self.shared.layout.get().is_none() {
                 self.hint(self.shared.map_mt_ref);
-            } else if self.codec.decode_save_metatables {
+            } else if self.options.decode_save_metatables {
                 direct::set_metatable(lua_topointer(self.l, -1), self.shared.map_mt);
             }
             for _ in 0..count {
@@ -476,7 +482,7 @@ impl Decoder<'_> {
     /// Marks the table on the top as array or map, through the C API.
     #[cold]
     unsafe fn hint(&mut self, metatable_ref: c_int) {
-        if self.codec.decode_save_metatables {
+        if self.options.decode_save_metatables {
             // SAFETY: the metatable is in the registry since setup.
             unsafe {
                 lua_rawgeti_(self.l, LUA_REGISTRYINDEX, metatable_ref);

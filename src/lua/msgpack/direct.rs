@@ -16,7 +16,7 @@
 //!
 //! Source: LuaJIT `src/lj_obj.h`, v2.1 branch (2022 to 2026).
 
-use super::{CData, CTYPE_IDS, Codec, Shared};
+use super::{CData, CTYPE_IDS, Options, Shared};
 use crate::iproto::mp;
 use mlua::ffi::*;
 use std::ffi::{c_int, c_void};
@@ -148,7 +148,7 @@ impl Layout {
 /// One attempt at a table.
 struct Direct<'a> {
     out: &'a mut Vec<u8>,
-    codec: &'a Codec,
+    options: &'a Options,
     shared: &'a Shared,
     layout: Layout,
 }
@@ -163,12 +163,12 @@ pub(super) unsafe fn table(
     address: *const c_void,
     level: u32,
     out: &mut Vec<u8>,
-    codec: &Codec,
+    options: &Options,
     shared: &Shared,
     layout: Layout,
 ) -> Result<(), GiveUp> {
     let start = out.len();
-    let mut direct = Direct { out, codec, shared, layout };
+    let mut direct = Direct { out, options, shared, layout };
     // SAFETY: the caller's contract.
     let made = unsafe { direct.table(address.cast(), level) };
     if made.is_err() {
@@ -190,12 +190,12 @@ impl Direct<'_> {
     unsafe fn table(&mut self, t: *const u8, level: u32) -> Result<(), GiveUp> {
         // SAFETY: fields of a live table, whose layout was proved.
         unsafe {
-            if level >= self.codec.encode_max_depth {
+            if level >= self.options.encode_max_depth {
                 return Err(GiveUp);
             }
             let metatable: *const c_void = read(t, TAB_METATABLE);
             let mut is_map = false;
-            if !metatable.is_null() && self.codec.encode_load_metatables {
+            if !metatable.is_null() && self.options.encode_load_metatables {
                 if metatable == self.shared.map_mt {
                     is_map = true;
                 } else if metatable != self.shared.array_mt {
@@ -246,8 +246,8 @@ impl Direct<'_> {
             }
         }
         if holes > 0 && may_be_sparse {
-            let (size, ratio) = (len - holes, self.codec.encode_sparse_ratio);
-            if ratio > 0 && len > size.wrapping_mul(ratio) && len > self.codec.encode_sparse_safe {
+            let (size, ratio) = (len - holes, self.options.encode_sparse_ratio);
+            if ratio > 0 && len > size.wrapping_mul(ratio) && len > self.options.encode_sparse_safe {
                 return Err(GiveUp);
             }
         }

@@ -1,6 +1,6 @@
 //! Lua value to bytes. Source of the rules: `src/lua/serializer.c` (`luaL_tofield`), `src/lua/msgpack.c`, 3.9-dev.
 
-use super::{CData, CTYPE_IDS, Codec, HARD_DEPTH, Shared, ctype_id, direct, make_error};
+use super::{CData, CTYPE_IDS, Codec, HARD_DEPTH, Options, Shared, ctype_id, direct, make_error};
 use crate::iproto::mp;
 use crate::lua::state::push_str;
 use crate::sys::luajit::LUA_TCDATA;
@@ -108,7 +108,8 @@ pub(super) unsafe fn run<const LUA: bool>(
     unsafe {
         let top = lua_gettop(l);
         let idx = if idx < 0 { top + 1 + idx } else { idx };
-        let mut encoder = Encoder::<LUA> { l, out, codec, shared: &*codec.shared, conversions: 0 };
+        let mut encoder =
+            Encoder::<LUA> { l, out, options: codec.options.get(), shared: &*codec.shared, conversions: 0 };
         let made = encoder.value(idx, 0);
         match made {
             Ok(()) => {}
@@ -130,7 +131,7 @@ pub(super) unsafe fn run<const LUA: bool>(
 struct Encoder<'a, const LUA: bool> {
     l: *mut lua_State,
     out: &'a mut Vec<u8>,
-    codec: &'a Codec,
+    options: Options,
     shared: &'a Shared,
     /// `__serialize` functions that are being replaced by their results, one inside the other.
     conversions: u32,
@@ -198,8 +199,8 @@ impl<const LUA: bool> Encoder<'_, LUA> {
 
     #[inline]
     fn double(&mut self, number: f64) -> Result<()> {
-        if !number.is_finite() && !self.codec.encode_invalid_numbers {
-            if !self.codec.encode_invalid_as_nil {
+        if !number.is_finite() && !self.options.encode_invalid_numbers {
+            if !self.options.encode_invalid_as_nil {
                 return Err(EncodeError::InvalidNumber);
             }
             mp::put_nil(self.out);
@@ -262,7 +263,7 @@ impl<const LUA: bool> Encoder<'_, LUA> {
                 CData::Double => return self.double(payload.cast::<f64>().read_unaligned()),
                 CData::Float => {
                     let number = payload.cast::<f32>().read_unaligned();
-                    if !number.is_finite() && !self.codec.encode_invalid_numbers {
+                    if !number.is_finite() && !self.options.encode_invalid_numbers {
                         return self.double(number.into());
                     }
                     mp::put_float(out, number);
@@ -283,7 +284,7 @@ impl<const LUA: bool> Encoder<'_, LUA> {
                 mp::put_nil(self.out);
                 return Ok(());
             }
-            if kind == LUA_TUSERDATA || self.codec.encode_use_tostring {
+            if kind == LUA_TUSERDATA || self.options.encode_use_tostring {
                 return self.convert(idx, level);
             }
             self.unsupported(kind)
@@ -291,7 +292,7 @@ impl<const LUA: bool> Encoder<'_, LUA> {
     }
 
     unsafe fn unsupported(&mut self, kind: c_int) -> Result<()> {
-        if self.codec.encode_invalid_as_nil {
+        if self.options.encode_invalid_as_nil {
             mp::put_nil(self.out);
             return Ok(());
         }
@@ -312,9 +313,9 @@ impl<const LUA: bool> Encoder<'_, LUA> {
             self.check_stack(8)?;
             lua_rawgeti_(self.l, LUA_REGISTRYINDEX, self.shared.convert_ref);
             lua_pushvalue(self.l, idx);
-            lua_pushboolean(self.l, self.codec.encode_load_metatables.into());
-            lua_pushboolean(self.l, self.codec.encode_use_tostring.into());
-            lua_pushboolean(self.l, self.codec.encode_error_as_ext.into());
+            lua_pushboolean(self.l, self.options.encode_load_metatables.into());
+            lua_pushboolean(self.l, self.options.encode_use_tostring.into());
+            lua_pushboolean(self.l, self.options.encode_error_as_ext.into());
             if lua_pcall(self.l, 4, 3, 0) != 0 {
                 return Err(EncodeError::Lua);
             }
@@ -385,22 +386,22 @@ impl<const LUA: bool> Encoder<'_, LUA> {
     unsafe fn table(&mut self, idx: c_int, level: u32) -> Result<()> {
         // SAFETY: room is made first, and each path below restores the top or fails (the caller restores it then).
         unsafe {
-            if let Some(layout) = self.shared.layout {
+            if let Some(layout) = self.shared.layout.get() {
                 let address = lua_topointer(self.l, idx);
-                if direct::table(address, level, self.out, self.codec, self.shared, layout).is_ok() {
+                if direct::table(address, level, self.out, &self.options, self.shared, layout).is_ok() {
                     return Ok(());
                 }
             }
             self.check_stack(8)?;
             let mut hint = Hint::None;
-            if self.codec.encode_load_metatables && lua_getmetatable(self.l, idx) != 0 {
+            if self.options.encode_load_metatables && lua_getmetatable(self.l, idx) != 0 {
                 match self.metatable(idx, level)? {
                     Some(found) => hint = found,
                     None => return Ok(()),
                 }
             }
-            if level >= self.codec.encode_max_depth {
-                if !self.codec.encode_deep_as_nil {
+            if level >= self.options.encode_max_depth {
+                if !self.options.encode_deep_as_nil {
                     return Err(EncodeError::TooDeep(level + 1));
                 }
                 mp::put_nil(self.out);
@@ -429,7 +430,7 @@ impl<const LUA: bool> Encoder<'_, LUA> {
                 let array = address == self.shared.array_mt;
                 return Ok(Some(if array { Hint::Array } else { Hint::Map }));
             }
-            if self.shared.custom_metatables {
+            if self.shared.custom_metatables.get() {
                 lua_rawgeti_(l, LUA_REGISTRYINDEX, self.shared.by_metatable_ref);
                 lua_pushvalue(l, -2);
                 lua_rawget_(l, -2);
@@ -509,10 +510,12 @@ impl<const LUA: bool> Encoder<'_, LUA> {
                 }
                 max = max.max(key);
             }
-            let ratio = self.codec.encode_sparse_ratio;
-            if ratio > 0 && max > f64::from(size.wrapping_mul(ratio)) && max > f64::from(self.codec.encode_sparse_safe)
+            let ratio = self.options.encode_sparse_ratio;
+            if ratio > 0
+                && max > f64::from(size.wrapping_mul(ratio))
+                && max > f64::from(self.options.encode_sparse_safe)
             {
-                if !self.codec.encode_sparse_convert {
+                if !self.options.encode_sparse_convert {
                     return Err(EncodeError::Sparse);
                 }
                 return self.map(idx, level);
