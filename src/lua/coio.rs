@@ -42,15 +42,19 @@ fn glance(fd: RawFd, wanted: Readiness) -> Readiness {
 
 /// Begins the wait of the running fiber: `Ok(true)` when it is on the descriptor's list, `Ok(false)` when it is merely
 /// at the tail of the ready queue.
-unsafe fn begin(s: *mut State, fd: RawFd, wanted: Readiness, no_time: bool) -> Result<bool, String> {
+unsafe fn begin(s: *mut State, fd: RawFd, wanted: Readiness, no_time: bool, tried: bool) -> Result<bool, String> {
     // SAFETY: the caller's contract: the state is live and its running fiber is about to wait.
     unsafe {
         let cord = &raw mut (*s).cord;
         if no_time {
-            (*cord).yield_io(glance(fd, wanted));
+            let ready = glance(fd, wanted);
+            if ready & READ != 0 {
+                (*cord).descriptors.touched(fd);
+            }
+            (*cord).yield_io(ready);
             return Ok(false);
         }
-        match (*cord).begin_io(fd, wanted) {
+        match (*cord).begin_io_after(fd, wanted, tried) {
             Ok(()) => Ok(true),
             // A plain file is always ready; of a closed descriptor the next call tells.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EBADF)) => {
@@ -62,8 +66,8 @@ unsafe fn begin(s: *mut State, fd: RawFd, wanted: Readiness, no_time: bool) -> R
     }
 }
 
-/// `iowait(descriptor, events, deadline, no_time)`: events are 1 (read), 2 (write) or 3. With `no_time` it looks once and
-/// gives the others a turn. Nil or a code, then the events.
+/// `iowait(descriptor, events, deadline, no_time, tried)`: events are 1 (read), 2 (write) or 3. With `no_time` it looks once
+/// and gives the others a turn; with `tried`, the last call on the descriptor gave EAGAIN. Nil or a code, then the events.
 unsafe extern "C-unwind" fn l_iowait(l: *mut lua_State) -> c_int {
     // SAFETY: called by socket.lua; no value with a destructor is alive when the wait begins.
     unsafe {
@@ -79,7 +83,7 @@ unsafe extern "C-unwind" fn l_iowait(l: *mut lua_State) -> c_int {
             Err(text) => return fail_with(l, text),
         };
         before_wait(s, l);
-        match begin(s, fd, wanted, lua_toboolean(l, 4) != 0) {
+        match begin(s, fd, wanted, lua_toboolean(l, 4) != 0, lua_toboolean(l, 5) != 0) {
             Ok(true) => arm_deadline(s, l, 3),
             Ok(false) => {}
             Err(text) => return fail_with(l, text),

@@ -117,7 +117,7 @@ local function lead(self, mine, deadline)
         while self.state == 'active' and not mine.reply and take(self) do -- luacheck: ignore 542
         end
         if self.state == 'active' and not mine.reply then
-            local err = raw.iowait(self._socket._handle, all_written and READ or READ + WRITE, deadline)
+            local err = raw.iowait(self._socket._handle, all_written and READ or READ + WRITE, deadline, false, true)
             if err then
                 return err
             end

@@ -64,10 +64,10 @@ end
 
 -- ---------------------------------------------------------------- waiting
 
--- Until the descriptor is ready: the events, or 0 when the time is over.
-local function wait_for(handle, what, deadline, no_time, level)
+-- Until the descriptor is ready: the events, or 0 when the time is over. `tried`: the last call gave EAGAIN.
+local function wait_for(handle, what, deadline, no_time, level, tried)
     while true do
-        local err, events = raw_iowait(handle, what, deadline, no_time)
+        local err, events = raw_iowait(handle, what, deadline, no_time, tried)
         if err == nil then
             if events and events ~= 0 then
                 return events
@@ -430,7 +430,7 @@ local function read(self, limit, timeout, delimiters)
     end
     local deadline, no_time = limits(timeout)
     while TRANSIENT[errno] do
-        if wait_for(handle, READ, deadline, no_time, 3) == 0 then
+        if wait_for(handle, READ, deadline, no_time, 3, true) == 0 then
             errno = ERRNO.ETIMEDOUT
             break
         end
@@ -491,7 +491,7 @@ function methods.write(self, octets, timeout)
             if no_time == nil then
                 deadline, no_time = limits(timeout)
             end
-            if wait_for(handle, WRITE, deadline, no_time, 2) == 0 then
+            if wait_for(handle, WRITE, deadline, no_time, 2, true) == 0 then
                 failed(self, ERRNO.ETIMEDOUT)
                 return nil
             end
@@ -781,11 +781,13 @@ local function serve(server, s, address)
     address = address or raw.name(s._handle) or { host = '?', port = '?' }
     rename(server, address)
     log().verbose('started')
-    while raw_fd(s._handle) and methods.readable(s) and raw_fd(s._handle) do
+    while raw_fd(s._handle) do
         local client, from = methods.accept(s)
         if client then
             fiber.create(serve_client, server, client, from)
-        elseif not TRANSIENT[s._errno] then
+        elseif TRANSIENT[s._errno] then
+            wait_for(s._handle, READ, nil, false, 2, true)
+        else
             local errno = s._errno
             log().error('accept(%s) failed: %s', tostring(s), strerror(errno))
             if FATAL[errno] then

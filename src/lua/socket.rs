@@ -27,6 +27,9 @@ const SPARE_MAX: usize = 256 * 1024;
 struct Handle {
     kind: *const u8,
     fd: RawFd,
+    /// A byte stream: a read that gives less than was asked for has given all there was. (Not after urgent data, which
+    /// stream sockets have and nobody uses.)
+    stream: bool,
     buffer: Buffer,
 }
 
@@ -137,7 +140,7 @@ unsafe fn push_handle(s: *mut State, l: *mut lua_State) -> *mut Handle {
     // SAFETY: the caller's contract: free slots. The userdata is whole before anything can look at it.
     unsafe {
         let handle: *mut Handle = lua_newuserdata(l, size_of::<Handle>()).cast();
-        handle.write(Handle { kind: &raw const HANDLE, fd: -1, buffer: Buffer::default() });
+        handle.write(Handle { kind: &raw const HANDLE, fd: -1, stream: false, buffer: Buffer::default() });
         lua_rawgeti_(l, LUA_REGISTRYINDEX, (*s).sockets.metatable);
         lua_setmetatable(l, -2);
         handle
@@ -268,13 +271,21 @@ fn prepare(fd: RawFd) {
 }
 
 /// Puts a new descriptor into a handle. Whatever had its number is gone.
-unsafe fn own(s: *mut State, handle: *mut Handle, fd: RawFd) {
+unsafe fn own(s: *mut State, handle: *mut Handle, fd: RawFd, stream: bool) {
     // SAFETY: the caller's contract: both are live.
     unsafe {
         prepare(fd);
         (*s).cord.descriptors.forget(fd);
         (*handle).fd = fd;
+        (*handle).stream = stream;
     }
+}
+
+/// Whether a type, flags and all, is that of byte streams.
+fn is_stream(kind: lua_Integer) -> bool {
+    #[cfg(target_os = "linux")]
+    let kind = kind & !((libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as lua_Integer);
+    kind == libc::SOCK_STREAM as lua_Integer
 }
 
 /// `socket(domain, type, protocol)`: a handle.
@@ -288,7 +299,7 @@ unsafe extern "C-unwind" fn l_socket(l: *mut lua_State) -> c_int {
         if fd < 0 {
             return failed(l, last_errno());
         }
-        own(s, handle, fd);
+        own(s, handle, fd, is_stream(kind));
     }
     1
 }
@@ -305,8 +316,8 @@ unsafe extern "C-unwind" fn l_pair(l: *mut lua_State) -> c_int {
         if rc < 0 {
             return failed(l, last_errno());
         }
-        own(s, one, fds[0]);
-        own(s, other, fds[1]);
+        own(s, one, fds[0], is_stream(kind));
+        own(s, other, fds[1], is_stream(kind));
     }
     2
 }
@@ -317,8 +328,12 @@ unsafe extern "C-unwind" fn l_adopt(l: *mut lua_State) -> c_int {
     unsafe {
         let s = state::current(l);
         let fd = lua_tointeger_(l, 1) as RawFd;
-        (*push_handle(s, l)).fd = fd;
-        lua_pushinteger(l, option_of(fd, libc::SO_TYPE).unwrap_or(0) as lua_Integer);
+        let kind = option_of(fd, libc::SO_TYPE).unwrap_or(0);
+        let handle = push_handle(s, l);
+        (*s).cord.descriptors.forget(fd);
+        (*handle).fd = fd;
+        (*handle).stream = kind == libc::SOCK_STREAM;
+        lua_pushinteger(l, kind as lua_Integer);
     }
     2
 }
@@ -446,13 +461,17 @@ unsafe extern "C-unwind" fn l_accept(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_socket`.
     unsafe {
         let s = state::current(l);
-        let fd = descriptor_at(l, 1);
+        let listener = handle_at(l, 1);
+        if listener.is_null() {
+            return failed(l, libc::EBADF);
+        }
+        let (fd, stream) = ((*listener).fd, (*listener).stream);
         let handle = push_handle(s, l);
         let mut addr = SockAddr::room();
         match retry(|| accept(fd, &mut addr) as isize) {
             Err(errno) => failed(l, errno),
             Ok(accepted) => {
-                own(s, handle, accepted as RawFd);
+                own(s, handle, accepted as RawFd, stream);
                 push_addr(l, &addr);
                 2
             }
@@ -787,6 +806,10 @@ unsafe extern "C-unwind" fn l_read(l: *mut lua_State) -> c_int {
             if let Some(n) = ends_at(l, buffer, limit, 3) {
                 return give(s, l, buffer, n);
             }
+            let fd = (*handle).fd;
+            if (*s).cord.descriptors.is_drained(fd) {
+                return failed(l, libc::EAGAIN);
+            }
             let wanted = (limit - (&*buffer).data().len()).min(READAHEAD);
             borrow_spare(s, buffer);
             if !(&mut *buffer).reserve(wanted) {
@@ -794,11 +817,19 @@ unsafe extern "C-unwind" fn l_read(l: *mut lua_State) -> c_int {
             }
             let bytes = &raw mut (*buffer).bytes;
             let (len, room) = ((*bytes).len(), (*bytes).capacity() - (*bytes).len());
-            match retry(|| libc::read((*handle).fd, (&mut (*bytes)).as_mut_ptr().add(len).cast(), room)) {
+            match retry(|| libc::read(fd, (&mut (*bytes)).as_mut_ptr().add(len).cast(), room)) {
                 Ok(0) => return give(s, l, buffer, (&*buffer).data().len()),
-                Ok(n) => (&mut (*bytes)).set_len(len + n),
+                Ok(n) => {
+                    (&mut (*bytes)).set_len(len + n);
+                    if n < room && (*handle).stream {
+                        (*s).cord.descriptors.drained(fd);
+                    }
+                }
                 Err(errno) => {
                     return_spare(s, buffer);
+                    if errno == libc::EAGAIN {
+                        (*s).cord.descriptors.drained(fd);
+                    }
                     return failed(l, errno);
                 }
             }
