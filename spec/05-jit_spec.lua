@@ -350,6 +350,83 @@ describe('waits over FFI in hot loops', function()
         ]], { flags = flags }))
     end)
 
+    each('may stand in a callback that C calls', function(flags)
+        assert.same({ '0' }, lines([[
+            local fiber = require 'cord.fiber'
+            local ffi = require 'ffi'
+            local C = require('cord.ffi').C
+            ffi.cdef 'void qsort(int *, size_t, size_t, int (*)(const int *, const int *));'
+            local wrong, left, n = 0, 6, 0
+            local function sort(array, compare) ffi.C.qsort(array, 40, 4, compare) end
+            jit.off(sort)
+            for i = 1, 6 do
+                fiber.create(function()
+                    local compare = ffi.cast('int (*)(const int *, const int *)', function(a, b)
+                        n = n + 1
+                        if n % 3 == 0 then C.cord_fiber_yield() elseif n % 3 == 1 then fiber.yield() end
+                        return a[0] - b[0]
+                    end)
+                    for round = 1, 5 do
+                        local array = ffi.new 'int[40]'
+                        for k = 0, 39 do array[k] = (k * 17 + i * round) % 40 end
+                        sort(array, compare)
+                        for k = 0, 39 do if array[k] ~= k then wrong = wrong + 1 end end
+                    end
+                    compare:free()
+                    left = left - 1
+                end)
+            end
+            while left > 0 do fiber.yield() end
+            print(wrong)
+        ]], { flags = flags }))
+    end)
+
+    each('start native fibers in every mode that aborts', function(flags)
+        for _, mode in ipairs { 'inline', 'extern', 'callback', 'trigger' } do
+            assert.same({ '0\t0' }, lines([[
+                local fiber = require 'cord.fiber'
+                local C = require('cord.ffi').C
+                local ffi = require 'ffi'
+                fiber.trace_abort(...)
+                -- A C function as a fiber's code: it waits once and ends.
+                local entry = ffi.cast('cord_fiber_f', C.cord_fiber_yield)
+                local wrong, left = 0, 4
+                for i = 1, 4 do
+                    fiber.create(function()
+                        local sum = 0
+                        for j = 1, 2000 do
+                            local native = C.cord_fiber_new('native', entry)
+                            if C.cord_fiber_start(native, nil) ~= 0 then wrong = wrong + 1 end
+                            sum = sum + j * i
+                            if j % 7 == 0 then C.cord_fiber_yield() end
+                        end
+                        if sum ~= 2001000 * i then wrong = wrong + 1 end
+                        left = left - 1
+                    end)
+                end
+                while left > 0 do fiber.yield() end
+                for _ = 1, 3 do fiber.yield() end
+                print(wrong, fiber.stats().fibers - 1)
+            ]], { args = { mode }, flags = flags }))
+        end
+    end)
+
+    each('are refused inside an on_yield trigger', function(flags)
+        assert.same({ 'false\ttrue\t-16' }, lines([[
+            local fiber = require 'cord.fiber'
+            local C = require('cord.ffi').C
+            local ok, text, code
+            fiber.create(function()
+                fiber.self():on_yield(function()
+                    ok, text = pcall(fiber.yield)
+                    code = C.cord_fiber_yield()
+                end)
+                fiber.yield()
+            end)
+            print(ok, tostring(text) == 'cannot yield inside a callback of the scheduler', code)
+        ]], { flags = flags }))
+    end)
+
     each('may have on_yield triggers', function(flags)
         for _, mode in ipairs { 'inline', 'extern', 'callback', 'trigger' } do
             assert.same({ '0\t20000' }, lines([[

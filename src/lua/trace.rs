@@ -54,18 +54,30 @@ pub unsafe fn before_wait(s: *mut State, l: *mut lua_State) {
     }
 }
 
-/// The modes that call something.
+/// The modes that call something, and whoever else wants to hear of switches. Only jumps, so that a mode's cost is its
+/// own.
 #[inline(never)]
 unsafe fn before_wait_slow(s: *mut State, l: *mut lua_State) {
     // SAFETY: the caller's contract.
     unsafe {
         let body = &raw mut (*s).cord.body;
+        if (*body).attend == attend::MODE { run_handler(s, l) } else { tell_others(s, l) }
+    }
+}
+
+#[inline(never)]
+unsafe fn tell_others(s: *mut State, l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let attend = (*s).cord.body.attend;
         // First of all: triggers run Lua code, which a live recording would take for its own.
-        run_handler(s, l);
-        if (*body).attend & attend::TRIGGERS != 0 {
+        if attend & attend::MODE != 0 {
+            run_handler(s, l);
+        }
+        if attend & attend::TRIGGERS != 0 {
             inspect::run_on_yield(s, l);
         }
-        if (*body).attend & (attend::SLICES | attend::TOP) != 0 {
+        if attend & (attend::SLICES | attend::TOP) != 0 {
             inspect::at_switch(s);
         }
     }
@@ -77,22 +89,27 @@ unsafe fn run_handler(s: *mut State, l: *mut lua_State) {
     // SAFETY: the caller's contract.
     unsafe {
         let body = &raw mut (*s).cord.body;
-        match (*body).mode {
-            Mode::Off | Mode::Inline => {}
-            Mode::Trigger | Mode::TriggerNoop => {
-                let f = (*s).cord.current;
-                for payload in (&(*f).data.native_triggers).iter() {
-                    let handler = if payload == ABORTS { abort_handler } else { noop_handler };
-                    std::hint::black_box(handler as Handler)(body, l);
-                }
-            }
-            Mode::Callback | Mode::CallbackNoop => {
-                if let Some(handler) = (*body).switch_callback {
-                    handler(body, l);
-                }
-            }
-            Mode::Extern => abort_handler(body, l),
-            Mode::ExternNoop => noop_handler(body, l),
+        if (*body).mode == Mode::Extern {
+            abort_handler(body, l);
+        } else if let Some(handler) = (*body).switch_callback {
+            handler(body, l);
+        } else if (*body).mode == Mode::ExternNoop {
+            noop_handler(body, l);
+        } else {
+            run_triggers(s, l);
+        }
+    }
+}
+
+/// The trigger modes: the native triggers of the running fiber.
+#[inline(never)]
+unsafe fn run_triggers(s: *mut State, l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let f = (*s).cord.current;
+        for payload in (&(*f).data.native_triggers).iter() {
+            let handler = if payload == ABORTS { abort_handler } else { noop_handler };
+            std::hint::black_box(handler as Handler)(&raw mut (*s).cord.body, l);
         }
     }
 }
@@ -121,7 +138,8 @@ unsafe fn before_call_slow(s: *mut State, l: *mut lua_State) {
         if (*s).cord.body.attend & (attend::SLICES | attend::TOP) != 0 {
             inspect::at_switch(s);
         }
-        if !matches!((*s).cord.body.mode, Mode::Trigger | Mode::TriggerNoop) {
+        let calls = (*s).cord.body.attend & attend::MODE != 0;
+        if calls && !matches!((*s).cord.body.mode, Mode::Trigger | Mode::TriggerNoop) {
             run_handler(s, l);
         }
     }
