@@ -13,6 +13,7 @@ local BENCHES = {
     { 'lua_yield', 'luajit', 'tarantool', 'lua5.1' },
     { 'peers', 'luajit' },
     { 'msgpack', 'luajit', 'tarantool' },
+    { 'serve', 'luajit', 'tarantool' },
     -- The client and the server it starts share one CPU: slower than on two, and far steadier.
     { 'netbox', 'luajit', 'tarantool', pinned = true },
 }

@@ -279,6 +279,47 @@ describe('a server', function()
         assert.equal('eval:1: x', body[0x31])
     end)
 
+    it('calls functions by reference, before those of the table', function()
+        start(path())
+        local f = srv:func('echo', function(x) return 'by reference', x end)
+        connect()
+        assert.same({ 'by reference', 5 }, select(2, conn:call('echo', 5))[0x30])
+        assert.same({ 'by reference', 6 }, { f:call { 6 } })
+        assert.equal('echo', f.name)
+        assert.equal(f, srv:func 'echo')
+        srv:func('echo', function(x) return 'another', x end)
+        assert.same({ 'another', 7 }, select(2, conn:call('echo', 7))[0x30])
+        srv:func('echo'):drop()
+        assert.is_nil(srv:func 'echo')
+        assert.same({ 8 }, select(2, conn:call('echo', 8))[0x30])
+        local fine, err = pcall(srv.func, srv, 'x', 5)
+        assert.is_false(fine)
+        assert.equal('server:func(name, fn): a function expected as argument 2, got number', tostring(err))
+    end)
+
+    it('leaves no garbage after an empty CALL, EVAL or call by reference', function()
+        start(path(), { eval = true, empty = function() end })
+        srv:func('reference', function() end)
+        connect()
+        for _, case in ipairs { { 10, 0x22, 'empty' }, { 10, 0x22, 'reference' }, { 8, 0x27, '' } } do
+            local packet = client.packet({ [0] = case[1], [1] = 1 }, { [case[2]] = case[3], [0x21] = {} })
+            local function measure(count)
+                local packets = packet:rep(count)
+                collectgarbage()
+                collectgarbage 'stop'
+                local before = collectgarbage 'count'
+                assert(conn:send(packets))
+                -- Each answer has 39 bytes.
+                assert(conn:skip(count * 39))
+                local garbage = (collectgarbage 'count' - before) * 1024
+                collectgarbage 'restart'
+                return garbage
+            end
+            measure(1000)
+            assert.is_true(measure(1000) / 1000 < 64)
+        end
+    end)
+
     it('has no session and pushes nothing outside of requests', function()
         assert.is_nil(server.session())
         local fine, err = pcall(server.push, 1)

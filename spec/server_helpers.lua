@@ -76,9 +76,25 @@ function Raw:send(bytes, seconds)
     return true
 end
 
+local chunk = ffi.new 'uint8_t[65536]'
+
+-- Takes exactly n bytes without making anything of them; false when the server closed.
+function Raw:skip(n)
+    while n > 0 do
+        local got = tonumber(C.cordspec_recv(self.fd, chunk, math.min(n, 65536), DONTWAIT))
+        if got > 0 then
+            n = n - got
+        elseif got == 0 or ffi.errno() ~= 11 then
+            return false
+        else
+            fiber.sleep(0.001)
+        end
+    end
+    return true
+end
+
 -- Bytes that are here now: '' when there are none, nil when the server has closed.
 function Raw:poll()
-    local chunk = ffi.new 'uint8_t[65536]'
     local n = tonumber(C.cordspec_recv(self.fd, chunk, 65536, DONTWAIT))
     if n > 0 then return ffi.string(chunk, n) end
     if n == 0 or ffi.errno() ~= 11 then return nil end

@@ -36,6 +36,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"session", l_session),
     (c"push", l_push),
     (c"reuse", l_reuse),
+    (c"reference", l_reference),
     (c"stat", l_stat),
 ];
 
@@ -285,6 +286,25 @@ unsafe extern "C-unwind" fn l_reuse(l: *mut lua_State) -> c_int {
         lua_pushboolean(l, c_int::from(old));
     }
     1
+}
+
+/// `reference(server, name, position)`: calls of `name` take the function at `position` of the table of references; nil
+/// ends that.
+unsafe extern "C-unwind" fn l_reference(l: *mut lua_State) -> c_int {
+    // SAFETY: called by server.lua.
+    unsafe {
+        let (_, _, _, instance) = instance_at(l);
+        if instance.is_null() {
+            return 0;
+        }
+        let references = &mut (*instance).references;
+        if lua_type(l, 3) == LUA_TNUMBER {
+            references.insert(bytes_at(l, 2).into(), lua_tointeger_(l, 3) as c_int);
+        } else {
+            references.remove(bytes_at(l, 2));
+        }
+    }
+    0
 }
 
 /// `stat(server)`: a table of requests by name, then errors, clients now and so far, running requests, bytes received

@@ -46,6 +46,8 @@ pub mod kept {
     pub const REFUSE: c_int = 7;
     /// `resolve(number, name)`: the function, and the object, of a name with brackets or of `box.space...:count`.
     pub const RESOLVE: c_int = 8;
+    /// A table of the functions called by reference.
+    pub const REFERENCES: c_int = 9;
     /// From here on: the table of functions of each server.
     pub const FUNCTIONS: c_int = 16;
 }
@@ -534,7 +536,7 @@ unsafe fn push_function(context: &Context, name: &[u8]) -> bool {
         if !(&(*context.instance).references).is_empty()
             && let Some(reference) = (&(*context.instance).references).get(name)
         {
-            push_from(context, kept::FUNCTIONS + (*context.session).instance as c_int);
+            push_from(context, kept::REFERENCES);
             lua_rawgeti_(sl, -1, *reference);
             lua_remove(sl, -2);
             return true;

@@ -16,7 +16,8 @@ local meta = { __index = methods, __metatable = 'cord.server' }
 local CREDS_MISMATCH = 47
 
 -- Positions of the table that native code reads: see `kept` in dispatch.rs.
-local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, FUNCTIONS = 1, 2, 3, 4, 5, 6, 7, 8, 16
+local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, REFERENCES, FUNCTIONS =
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 16
 local CONNECT, DISCONNECT, AUTH = 1, 2, 4
 
 -- Every server that has not been stopped and drained, by number.
@@ -146,6 +147,7 @@ local kept = {
     [EVALS] = {},
     [REFUSE] = refuse,
     [RESOLVE] = resolve,
+    [REFERENCES] = {},
 }
 raw.setup(kept)
 
@@ -347,6 +349,51 @@ function methods.drop_user(self, name)
     raw.drop_user(self._number, name)
 end
 
+-- ---------------------------------------------------------------- functions by reference
+
+local func_methods = {}
+local func_meta = { __index = func_methods, __metatable = 'cord.server.func' }
+
+--- A function that clients call by `name` without a look-up in the table of functions; without `fn`, the one registered so.
+function methods.func(self, name, fn)
+    check_self(self, 'func')
+    if type(name) ~= 'string' then
+        return fail('server:func(name, fn): a string expected as argument 1, got ' .. type(name))
+    elseif fn ~= nil and type(fn) ~= 'function' then
+        return fail('server:func(name, fn): a function expected as argument 2, got ' .. type(fn))
+    end
+    local object = self._funcs[name]
+    if fn == nil then
+        return object
+    end
+    local references = kept[REFERENCES]
+    local position = object and object._position or #references + 1
+    references[position] = fn
+    raw.reference(self._number, name, position)
+    object = setmetatable({ name = name, _server = self, _position = position, _fn = fn }, func_meta)
+    self._funcs[name] = object
+    return object
+end
+
+--- Calls it from here.
+function func_methods.call(self, args)
+    if args ~= nil and type(args) ~= 'table' then
+        return fail('func:call(args): a table expected, got ' .. type(args))
+    end
+    return self._fn(unpack(args or {}, 1, table.maxn(args or {})))
+end
+
+--- Clients find it no more.
+function func_methods.drop(self)
+    local server_, name = self._server, self.name
+    if server_._funcs[name] == self then
+        server_._funcs[name] = nil
+        raw.reference(server_._number, name)
+        -- The place is not given away: a call that is on its way still finds a function.
+        kept[REFERENCES][self._position] = function() end
+    end
+end
+
 -- ---------------------------------------------------------------- watched keys
 
 --- Gives a key a value (nil takes it away) and tells the clients that watch it.
@@ -420,6 +467,7 @@ function server.listen(address, opts)
         space = spaces_of(number),
         _number = number,
         _uuid = id,
+        _funcs = {},
         _on_connect = {},
         _on_disconnect = {},
         _on_auth = {},

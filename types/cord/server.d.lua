@@ -153,6 +153,26 @@ function object:on_disconnect(new, old) end
 ---@return function|function[]?
 function object:on_auth(new, old) end
 
+---A function clients call by reference.
+---@class cord.server.func
+---@field name string
+local func = {}
+
+---Calls it from here.
+---@param args? any[]
+---@return any ...
+function func:call(args) end
+
+---Clients find it no more.
+function func:drop() end
+
+---Makes `name` a function called by reference, without a look-up in `functions` and before it; without `fn`, gives the one
+---there is. Raises: `server:func(name, fn): ...` for wrong arguments.
+---@param name string
+---@param fn? function
+---@return cord.server.func?
+function object:func(name, fn) end
+
 ---Adds a user or changes one. Raises: `server:user: ...` for wrong arguments.
 ---@param name string
 ---@param what cord.server.user
