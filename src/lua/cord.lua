@@ -51,4 +51,7 @@ return setmetatable(cord, {
         end
         return module
     end,
+    __tostring = function(self)
+        return 'cord ' .. self._VERSION
+    end,
 })

@@ -1096,6 +1096,20 @@ function netbox.connect(...)
 end
 netbox.new = netbox.connect
 
+-- For people who type at it: Tarantool's console shows these objects through __serialize, a plain REPL through tostring.
+function conn_mt.__tostring(conn)
+    local peer = conn.host and format('%s:%s', conn.host, tostring(conn.port)) or tostring(conn.port)
+    return format('net.box: %s (%s%s)', peer, conn.state, conn.error and ': ' .. tostring(conn.error) or '')
+end
+
+function core.space_mt.__tostring(space)
+    return format('space: %s (%s)', tostring(space.name), tostring(space.id))
+end
+
+function core.index_mt.__tostring(index)
+    return format('index: %s (%s) of %s', tostring(index.name), tostring(index.id), tostring(index.space))
+end
+
 netbox.tuple = tuples
 netbox._internal = { core = core }
 
