@@ -160,6 +160,8 @@ unsafe fn run_one<B: Body>(argument: *mut c_void) {
         }
         (*f).attention &= !attention::STACK;
         (*f).runner = std::ptr::null_mut();
+        // The place it was started by did not know yet how to suspend.
+        (*cord).running_at = Place::NOWHERE;
         if B::resume(cord, f) == Outcome::Ended {
             end(cord, f);
         }
@@ -320,6 +322,7 @@ impl<B: Body> Cord<B> {
             (*cord).stacks += 1;
             (*runner).only = f;
             (*f).runner = runner;
+            (*f).place = (*(*runner).stack).place();
             (*f).attention |= attention::STACK;
         }
         Ok(())

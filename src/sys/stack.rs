@@ -83,7 +83,7 @@ impl Place {
     /// As [`Stack::resume`].
     ///
     /// # Safety
-    /// As for `Stack::resume`; the stack has run before and has not been retired.
+    /// As for `Stack::resume`; the stack has not been retired.
     #[inline(always)]
     pub unsafe fn resume(self) {
         // SAFETY: the context is the address `into_raw` gave, and the handle made of it here is not dropped.
