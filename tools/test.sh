@@ -68,7 +68,7 @@ $names" "$wrong"
 
 # Private items are documented too: this crate is read, not linked to.
 docs() {
-    RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --quiet --no-deps --lib --document-private-items
+    RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links -A rustdoc::redundant_explicit_links' cargo doc --quiet --no-deps --lib --document-private-items
 }
 
 lint() {
