@@ -244,7 +244,7 @@ impl<B: Body> Cord<B> {
                 (*f).attention |= attention::STACK;
                 let here = 0_u8;
                 (*f).depth = &raw const here;
-                if (*cord).running_at.context().is_null() {
+                if !(*cord).running_at.has_run() {
                     (*cord).running_at = (*(*runner).stack).place();
                 }
                 (*f).place = (*cord).running_at;

@@ -80,6 +80,12 @@ impl Place {
         self.context
     }
 
+    /// Whether the stack has run, so that [`suspend`](Self::suspend) knows its way back.
+    #[inline(always)]
+    pub fn has_run(&self) -> bool {
+        !self.suspender.is_null()
+    }
+
     /// As [`Stack::resume`].
     ///
     /// # Safety
@@ -206,7 +212,7 @@ impl Stack {
         unsafe { (*(*this).suspender).yield_with(()) }
     }
 
-    /// The addresses a switch needs, once the stack has run: they never change.
+    /// The addresses a switch needs. Once the stack has run they never change; before, there is no way back in them yet.
     #[inline(always)]
     pub fn place(&self) -> Place {
         Place { context: self.context, suspender: self.suspender.cast() }
