@@ -11,6 +11,7 @@ local BENCHES = {
     { 'channel', 'luajit', 'tarantool' },
     { 'memory', 'luajit', 'tarantool' },
     { 'lua_yield', 'luajit', 'tarantool', 'lua5.1' },
+    { 'hello', 'luajit', 'tarantool' },
     { 'peers', 'luajit' },
     { 'msgpack', 'luajit', 'tarantool' },
     { 'serve', 'luajit', 'tarantool' },
