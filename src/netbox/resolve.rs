@@ -1,16 +1,13 @@
-//! Names into addresses, on threads of their own: `getaddrinfo` blocks.
+//! Names into addresses, on the threads of [`crate::sys::resolve`]: `getaddrinfo` blocks.
 
 use crate::fiber::fiber::Wait;
 use crate::lua::body::LuaFiber;
 use crate::lua::fiber::{arm_deadline, before_wait, fail_with, room, wait, waiter_of, way};
 use crate::lua::state::{self, State};
+use crate::sys::resolve::{self, Answer, Query};
 use mlua::ffi::*;
-use std::ffi::{CStr, CString, c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
-
-type Answer = Result<Vec<IpAddr>, String>;
-type Answers = Arc<Mutex<Vec<(u64, Answer)>>>;
+use std::ffi::{CString, c_int, c_void};
+use std::net::IpAddr;
 
 /// Marks a resolution's ticket among those of requests.
 const TICKET: u64 = 1 << 63;
@@ -18,7 +15,7 @@ const TICKET: u64 = 1 << 63;
 /// Resolutions under way.
 #[derive(Default)]
 pub struct Resolver {
-    answers: Answers,
+    threads: resolve::Resolver,
     waiting: Vec<(u64, LuaFiber)>,
     last: u64,
 }
@@ -64,7 +61,7 @@ unsafe fn push_ip(l: *mut lua_State, ip: IpAddr) {
     unsafe { lua_pushlstring_(l, buffer.as_ptr().cast(), len) };
 }
 
-/// Starts a thread; a numeric address needs none.
+/// Queues the lookup; a numeric address needs none.
 unsafe fn begin(s: *mut State, host: &[u8]) -> Result<Option<IpAddr>, String> {
     if let Some(ip) = std::str::from_utf8(host).ok().and_then(|text| text.parse().ok()) {
         return Ok(Some(ip));
@@ -77,54 +74,14 @@ unsafe fn begin(s: *mut State, host: &[u8]) -> Result<Option<IpAddr>, String> {
         let resolver = &mut (*s).netbox.resolver;
         resolver.last += 1;
         let ticket = TICKET | resolver.last;
-        let answers = resolver.answers.clone();
-        let thread = std::thread::Builder::new().name("cord getaddrinfo".into()).spawn(move || {
-            let answer = lookup(&name);
-            answers.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, answer));
-            let _ = waker.wake();
-        });
-        if let Err(error) = thread {
-            return Err(format!("getaddrinfo: {error}"));
-        }
+        let query = Query { host: Some(name), socktype: libc::SOCK_STREAM, ..Query::default() };
+        resolver.threads.submit(ticket, query, waker).map_err(|error| format!("getaddrinfo: {error}"))?;
         let f = (*s).cord.current;
         (*f).data.ticket = ticket;
         resolver.waiting.push((ticket, f));
         (*s).cord.outside += 1;
     }
     Ok(None)
-}
-
-fn lookup(name: &CStr) -> Answer {
-    let mut list: *mut libc::addrinfo = std::ptr::null_mut();
-    // SAFETY: hints are zero but for two fields; the list is freed after it was read.
-    unsafe {
-        let mut hints: libc::addrinfo = std::mem::zeroed();
-        hints.ai_family = libc::AF_UNSPEC;
-        hints.ai_socktype = libc::SOCK_STREAM;
-        let code = libc::getaddrinfo(name.as_ptr(), std::ptr::null(), &raw const hints, &raw mut list);
-        if code != 0 {
-            let text = CStr::from_ptr(libc::gai_strerror(code)).to_string_lossy();
-            return Err(format!("getaddrinfo: {text}"));
-        }
-        let mut found = Vec::new();
-        let mut at = list;
-        while !at.is_null() {
-            match (*at).ai_family {
-                libc::AF_INET => {
-                    let address = (*at).ai_addr.cast::<libc::sockaddr_in>();
-                    found.push(IpAddr::V4(Ipv4Addr::from(u32::from_be((*address).sin_addr.s_addr))));
-                }
-                libc::AF_INET6 => {
-                    let address = (*at).ai_addr.cast::<libc::sockaddr_in6>();
-                    found.push(IpAddr::V6(Ipv6Addr::from((*address).sin6_addr.s6_addr)));
-                }
-                _ => {}
-            }
-            at = (*at).ai_next;
-        }
-        libc::freeaddrinfo(list);
-        Ok(found)
-    }
 }
 
 /// Hands finished resolutions to the fibers that still wait for them.
@@ -137,8 +94,7 @@ pub unsafe fn deliver(s: *mut State) {
         if (*s).netbox.resolver.waiting.is_empty() {
             return;
         }
-        let answers = (&(*s).netbox.resolver.answers).clone();
-        let done = std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner));
+        let done = (*s).netbox.resolver.threads.take();
         for (ticket, answer) in done {
             (*s).cord.outside -= 1;
             let waiting = &mut (*s).netbox.resolver.waiting;
@@ -167,11 +123,11 @@ unsafe fn push_answer(l: *mut lua_State, s: *mut State, argument: *mut c_void) {
                 state::push_str(l, text);
                 1
             }
-            Ok(ips) => {
+            Ok(addresses) => {
                 luaL_checkstack_(l, 40, c"resolving".as_ptr());
                 lua_pushboolean(l, 1);
-                ips.iter().take(12).for_each(|ip| push_ip(l, *ip));
-                1 + ips.len().min(12) as c_int
+                addresses.iter().filter_map(resolve::Address::ip).take(12).for_each(|ip| push_ip(l, ip));
+                1 + addresses.iter().filter_map(resolve::Address::ip).take(12).count() as c_int
             }
         };
         let f = (*found).f;

@@ -11,7 +11,8 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_int};
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -50,6 +51,27 @@ pub struct Address {
     pub bytes: Vec<u8>,
     /// The official name, with `AI_CANONNAME`, on the first address.
     pub canonname: Option<CString>,
+}
+
+impl Address {
+    /// The IP address, of the families that have one.
+    pub fn ip(&self) -> Option<IpAddr> {
+        let part = |at: usize, len: usize| self.bytes.get(at..at + len);
+        let family = libc::sa_family_t::from_ne_bytes(
+            part(offset_of!(libc::sockaddr, sa_family), size_of::<libc::sa_family_t>())?.try_into().ok()?,
+        );
+        match c_int::from(family) {
+            libc::AF_INET => {
+                let octets: [u8; 4] = part(offset_of!(libc::sockaddr_in, sin_addr), 4)?.try_into().ok()?;
+                Some(Ipv4Addr::from(octets).into())
+            }
+            libc::AF_INET6 => {
+                let octets: [u8; 16] = part(offset_of!(libc::sockaddr_in6, sin6_addr), 16)?.try_into().ok()?;
+                Some(Ipv6Addr::from(octets).into())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The addresses, or the resolver's own text.
@@ -242,6 +264,9 @@ mod tests {
         assert_eq!(first.bytes.len(), size_of::<libc::sockaddr_in>());
         // Port and address in network order, after the family.
         assert_eq!(first.bytes.get(2..8).unwrap(), [0, 80, 127, 0, 0, 1]);
+        assert_eq!(first.ip(), Some(Ipv4Addr::LOCALHOST.into()));
+        let v6 = look_up(&numeric("::1")).unwrap();
+        assert_eq!(v6.first().unwrap().ip(), Some(Ipv6Addr::LOCALHOST.into()));
     }
 
     #[test]
