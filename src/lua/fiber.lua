@@ -27,7 +27,7 @@ local function deadlock_text()
             lines[#lines + 1] = format('    ... and %d more fibers', #list - 20)
             break
         end
-        lines[#lines + 1] = format('    fiber %d (%s) waits for %s', f[1], f[2], f[3] == 'running' and 'a wakeup' or f[3])
+        lines[#lines + 1] = format('    fiber %d (%s) waits for %s', f[1], f[2], f[3])
     end
     return concat(lines, '\n')
 end

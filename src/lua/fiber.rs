@@ -998,13 +998,8 @@ unsafe extern "C-unwind" fn l_waits(l: *mut lua_State) -> c_int {
             let name = (&*f).name();
             lua_pushlstring_(l, name.as_ptr().cast(), name.len());
             lua_rawseti_(l, -2, 2);
-            let what = if (*f).is(flag::DEAD) {
-                "a join"
-            } else if f == (*s).cord.current {
-                "running"
-            } else {
-                (*f).wait.describe()
-            };
+            // The main fiber, which asks, waits no more; what it waited for is still there.
+            let what = if (*f).is(flag::DEAD) { "a join" } else { (*f).wait.describe() };
             state::push_str(l, what);
             lua_rawseti_(l, -2, 3);
             push_id(l, (*f).csw);
