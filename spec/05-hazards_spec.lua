@@ -246,7 +246,8 @@ describe('rule 5, results for waiting fibers:', function()
             local ch = fiber.channel()
             for _ = 1, 100 do
                 fiber.new(function()
-                    sum = sum + ch:get()
+                    local value = ch:get()
+                    sum = sum + value
                     fiber.yield()
                     done = done + 1
                 end)
@@ -340,7 +341,7 @@ end)
 -- Starts a script, waits for its line "ready", sends SIGINT, gives how it ended.
 local function interrupt(source, times)
     local dir = helpers.tempdir()
-    local child = helpers.spawn({ os.getenv 'LUAJIT' or arg[-1] or 'luajit', helpers.write_file(dir .. '/s.lua', HEAD .. source) }, {
+    local child = helpers.spawn({ helpers.interpreter(), helpers.write_file(dir .. '/s.lua', HEAD .. source) }, {
         env = { LUA_PATH = package.path, LUA_CPATH = package.cpath, LUA_INIT = false },
         stdout = dir .. '/out',
         stderr = dir .. '/err',
@@ -376,11 +377,25 @@ describe('rule 8, Ctrl-C:', function()
         local ended, out, err = interrupt [[
             -- A compiled loop that calls nothing cannot be interrupted in LuaJIT, whoever runs it.
             jit.off()
-            fiber.create(function()
+            fiber.new(function()
                 print 'ready 1'
                 while true do end
             end)
             fiber.sleep(20)
+            print 'not reached'
+        ]]
+        assert.equal(1, ended.code, out .. err)
+        assert.equal('ready 1\n', out)
+        assert.matches('interrupted!', err)
+    end)
+
+    it('that hits a fiber in whose create the main one waits reaches it at its next step', function()
+        local ended, out, err = interrupt [[
+            jit.off()
+            fiber.create(function()
+                print 'ready 1'
+                while true do end
+            end)
             print 'not reached'
         ]]
         assert.equal(1, ended.code, out .. err)

@@ -215,6 +215,8 @@ local function interpreter()
     return os.getenv 'LUAJIT' or first or 'luajit'
 end
 
+helpers.interpreter = interpreter
+
 -- Runs Lua source in a child LuaJIT and waits for it. Options:
 --   flags    list of LuaJIT's options, such as {'-joff'}      args     list of arguments (`...` of the script)
 --   env      {NAME = value or false}                          stdin    text for its standard input

@@ -153,6 +153,15 @@ pub unsafe fn wait(s: *mut State, l: *mut lua_State, way: Way, kept: c_int) -> c
     }
 }
 
+/// As the hook that the luajit program's signal handler sets.
+unsafe extern "C-unwind" fn raise_interrupt(l: *mut lua_State, _ar: *mut lua_Debug) {
+    // SAFETY: called by LuaJIT with the running thread.
+    unsafe {
+        lua_sethook(l, None, 0, 0);
+        luaL_error(l, c"interrupted!".as_ptr());
+    }
+}
+
 #[inline(never)]
 unsafe fn wait_kept(s: *mut State, l: *mut lua_State, kept: c_int) -> c_int {
     // SAFETY: as for `wait`. Results moved to the waiter while it slept are on the top of its stack.
@@ -164,6 +173,10 @@ unsafe fn wait_kept(s: *mut State, l: *mut lua_State, kept: c_int) -> c_int {
         let Data { nargs, .. } = (*f).data;
         (*f).data.nargs = 0;
         if kept > 0 || nargs > 0 {
+            if wake.interrupted {
+                // These results leave no room for an error, so it is raised at the next instruction.
+                lua_sethook(l, Some(raise_interrupt), LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+            }
             return kept + nargs;
         }
         push_wake(l, f, wake)
