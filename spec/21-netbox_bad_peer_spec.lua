@@ -401,6 +401,10 @@ describe('net.box triggers', function()
 
     it('are added, replaced, removed and listed', function()
         local c = quick(f.uri)
+        -- The one that subscribes anew to what is watched.
+        assert.equal(1, #c:on_connect())
+        c:close()
+        c = quick(f.uri, { _disable_graceful_shutdown = true })
         local function a() end
         local function b() end
         assert.equal(a, c:on_connect(a))

@@ -22,6 +22,8 @@ pub enum Kept {
     Anchors = 5,
     /// The thread that holds the metatable and the table of futures on its stack.
     Store = 6,
+    /// `(bytes)`: the formats of the tuples that are decoded next.
+    SetFormats = 7,
 }
 
 /// Pushes one value of the table net.box keeps.
@@ -127,7 +129,7 @@ unsafe fn decode_slow(l: *mut lua_State, failure: DecodeError) -> Result<usize, 
     }
 }
 
-/// Pushes an array as a table with the metatable at `meta`.
+/// Pushes an array as a table with the metatable at `meta`, or a tuple extension with its own.
 ///
 /// # Errors
 /// [`Broken`], also for anything but an array.
@@ -144,8 +146,11 @@ pub unsafe fn decode_with(
 ) -> Result<usize, Broken> {
     // SAFETY: the caller's contract.
     unsafe {
-        if !matches!(bytes.get(at), Some(0x90..=0x9f | 0xdc | 0xdd)) {
-            return Err(Broken);
+        match bytes.get(at) {
+            Some(0x90..=0x9f | 0xdc | 0xdd) => {}
+            // A tuple that brings its format.
+            Some(0xc7..=0xc9 | 0xd4..=0xd8) => return decode(s, l, bytes, at),
+            _ => return Err(Broken),
         }
         let next = decode(s, l, bytes, at)?;
         lua_pushvalue(l, meta);

@@ -191,7 +191,7 @@ pub unsafe fn reply(
         let future = find(s, l, conn, entry);
         if !future.is_null() {
             let at = lua_gettop(l);
-            if !reply::push_one(s, l, anchors, entry, body)? {
+            if !reply::push_one(s, l, anchors, entry.how, entry.reference, body)? {
                 lua_pushnil(l);
             }
             settle(s, l, future, at);

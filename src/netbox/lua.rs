@@ -49,6 +49,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"is_worker", l_is_worker),
     (c"encode", l_encode),
     (c"decode", l_decode),
+    (c"read", l_read),
     (c"call", request::l_call),
     (c"eval", request::l_eval),
     (c"select", request::l_select),
@@ -675,4 +676,29 @@ unsafe extern "C-unwind" fn l_decode(l: *mut lua_State) -> c_int {
         lua_pushnumber(l, (next + 1) as f64);
     }
     2
+}
+
+/// `read(conn, body, shape, reference)`: the result in a reply's body that was kept whole; of a call, all its values in a
+/// table. Nothing if there is none; false if the body is none.
+unsafe extern "C-unwind" fn l_read(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; the string stays on the stack.
+    unsafe {
+        let s = state::current(l);
+        let conn = conn!(l);
+        let mut len = 0;
+        let at = luaL_checklstring(l, 2, &raw mut len);
+        let body = std::slice::from_raw_parts(at.cast::<u8>(), len);
+        let how = request::How::of(lua_tointeger_(l, 3));
+        let reference = lua_tointeger_(l, 4) as c_int;
+        luaL_checkstack_(l, 20, c"net.box".as_ptr());
+        reply::push_anchors(s, l, conn);
+        match reply::push_one(s, l, lua_gettop(l), how, reference, body) {
+            Ok(true) => 1,
+            Ok(false) => 0,
+            Err(codec::Broken) => {
+                lua_pushboolean(l, 0);
+                1
+            }
+        }
+    }
 }

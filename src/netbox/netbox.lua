@@ -15,15 +15,15 @@ local bit = require('bit')
 
 local fraw, fail = fiber._internal.raw, fiber._internal.fail
 local type, tostring, tonumber, error, pcall, pairs, ipairs = type, tostring, tonumber, error, pcall, pairs, ipairs
-local setmetatable, getmetatable, select = setmetatable, getmetatable, select
+local setmetatable, getmetatable, select, unpack, next = setmetatable, getmetatable, select, unpack, next
 local format, upper, concat = string.format, string.upper, table.concat
-local is_object = msgpack.is_object
+local NULL, is_object = msgpack.NULL, msgpack.is_object
 
 local CANCELLED, TIMED_OUT = 1, 2
 local DONE_STALE, REFUSED, WORKER = 10, 20, 21
 local UNSUPPORTED, PROC_LUA, NO_CONNECTION = 5, 32, 77
 -- Shapes of results (request.rs).
-local NOTHING, VALUES, TUPLES, TUPLE = 0, 1, 2, 3
+local NOTHING, VALUES, TUPLES, TUPLE, VALUE = 0, 1, 2, 3, 6
 local CLOSING = 4
 
 local core = { raw = raw, DONE_STALE = DONE_STALE }
@@ -42,7 +42,30 @@ local function make_error(code, message, list)
 end
 
 future_mt = { __metatable = 'net.box.request' }
-raw.keep({ make_error, E.wrap, future_mt, setmetatable({}, { __mode = 'v' }) })
+-- Tuples that bring their formats: the metatable of each, as of the reply that is being decoded.
+local format_metas = {}
+
+local function set_formats(bytes)
+    format_metas = {}
+    for id, fields in pairs(msgpack.decode(bytes)) do
+        local names = {}
+        for i, field in ipairs(fields) do
+            names[i] = type(field) == 'table' and field or { name = field }
+        end
+        format_metas[tonumber(id)] = tuples.metatable_of(names)
+    end
+end
+
+msgpack.ext.register {
+    type = 7,
+    name = 'tuple',
+    decode = function(payload)
+        local id, at = msgpack.decode(payload)
+        return setmetatable(msgpack.decode(payload, at), format_metas[id] or tuples.metatable_of(nil))
+    end,
+}
+
+raw.keep({ make_error, E.wrap, future_mt, setmetatable({}, { __mode = 'v' }), nil, nil, set_formats })
 
 -- ---------------------------------------------------------------- waiting for a state
 
@@ -208,8 +231,6 @@ local REQUEST_OPTIONS = {
     _thread_id = { 'number' },
 }
 
-local next = next
-
 -- Whether the options are {is_async = true} and nothing else, which needs no further look.
 local function only_async(opts)
     if type(opts) == 'table' and opts.is_async == true then
@@ -229,6 +250,18 @@ local function launched(conn, ok, future)
     return fail(ok, 2)
 end
 
+-- Op -> {shape, position of the reference}.
+local ABOUT = {}
+
+local function deadline_of(opts)
+    local timeout = opts.timeout and tonumber(opts.timeout)
+    if timeout == nil then
+        return nil
+    end
+    -- 1, a moment long ago, means that nothing is waited for.
+    return timeout > 0 and fraw.deadline(timeout) or 1
+end
+
 -- A request with options.
 local function with_options(op, conn, opts, a, b, c, d, e)
     if only_async(opts) then
@@ -239,69 +272,128 @@ local function with_options(op, conn, opts, a, b, c, d, e)
         if opts.on_push ~= nil or opts.on_push_ctx ~= nil then
             return error('To handle pushes in an async request use future:pairs()', 2)
         end
+        if core.options.is_special(opts) then
+            return core.special(op, conn, opts, a, b, c, d, e)
+        end
         return launched(conn, op(conn, conn, a, b, c, d, e))
     end
-    local deadline = opts.timeout and fraw.deadline(tonumber(opts.timeout)) or nil
+    if core.options.is_special(opts) then
+        return core.special(op, conn, opts, a, b, c, d, e)
+    end
+    local deadline = deadline_of(opts)
     return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
 end
-core.with_options = with_options
+core.with_options, core.slow, core.launched, core.deadline = with_options, slow, launched, deadline_of
+
+-- A request that gets its reply's body and makes the result of it.
+function core.special(op, conn, opts, a, b, c, d, e)
+    local about = ABOUT[op]
+    local shape, reference = about and about[1] or b, 2
+    if about and about[2] < 6 then
+        reference = (select(about[2], a, b, c, d, e))
+    end
+    return core.options.run(op, conn, opts, deadline_of(opts), shape, reference, a, b, c, d, e)
+end
+
+function core.check_request_options(opts, level)
+    return check_options(opts, REQUEST_OPTIONS, level)
+end
 
 -- ---------------------------------------------------------------- the operations
 
 local raw_call, raw_eval, raw_select, raw_insert, raw_replace = raw.call, raw.eval, raw.select, raw.insert, raw.replace
 local raw_update, raw_delete, raw_upsert, raw_send = raw.update, raw.delete, raw.upsert, raw.send
 
-local function op_call(conn, wait, name, args)
-    return raw_call(conn._raw, name, args, wait, VALUES, 0, conn._stream_id)
+-- Each op takes the connection, how to wait, up to five arguments, and the shape of the result if it is to be another.
+local function op_call(conn, wait, name, args, _, _, _, shape)
+    return raw_call(conn._raw, name, args, wait, shape or VALUES, 0, conn._stream_id)
 end
 
-local function op_eval(conn, wait, expression, args)
-    return raw_eval(conn._raw, expression, args, wait, VALUES, 0, conn._stream_id)
+local function op_eval(conn, wait, expression, args, _, _, _, shape)
+    return raw_eval(conn._raw, expression, args, wait, shape or VALUES, 0, conn._stream_id)
 end
 
-local function op_bare(conn, wait, kind, shape, body)
-    return raw_send(conn._raw, kind, body or '', wait, shape, 0, conn._stream_id)
+local function op_bare(conn, wait, kind, shape, body, _, _, other)
+    return raw_send(conn._raw, kind, body or '', wait, other or shape, 0, conn._stream_id)
 end
 
-local function op_insert(conn, wait, space, tuple, reference)
-    return raw_insert(conn._raw, space, tuple, wait, TUPLE, reference, conn._stream_id)
+local function op_insert(conn, wait, space, tuple, reference, _, _, shape)
+    return raw_insert(conn._raw, space, tuple, wait, shape or TUPLE, reference, conn._stream_id)
 end
 
-local function op_replace(conn, wait, space, tuple, reference)
-    return raw_replace(conn._raw, space, tuple, wait, TUPLE, reference, conn._stream_id)
+local function op_replace(conn, wait, space, tuple, reference, _, _, shape)
+    return raw_replace(conn._raw, space, tuple, wait, shape or TUPLE, reference, conn._stream_id)
 end
 
-local function op_delete(conn, wait, space, index, key, reference)
-    return raw_delete(conn._raw, space, index, key, wait, TUPLE, reference, conn._stream_id)
+local function op_delete(conn, wait, space, index, key, reference, _, shape)
+    return raw_delete(conn._raw, space, index, key, wait, shape or TUPLE, reference, conn._stream_id)
 end
 
-local function op_update(conn, wait, space, index, key, operations, reference)
-    return raw_update(conn._raw, space, index, key, operations, wait, TUPLE, reference, conn._stream_id)
+local function op_update(conn, wait, space, index, key, operations, reference, shape)
+    return raw_update(conn._raw, space, index, key, operations, wait, shape or TUPLE, reference, conn._stream_id)
 end
 
-local function op_upsert(conn, wait, space, tuple, operations)
-    return raw_upsert(conn._raw, space, tuple, operations, wait, NOTHING, 0, conn._stream_id)
+local function op_upsert(conn, wait, space, tuple, operations, _, _, shape)
+    return raw_upsert(conn._raw, space, tuple, operations, wait, shape or NOTHING, 0, conn._stream_id)
 end
 
-local function op_get(conn, wait, space, index, key, reference, iterator)
-    return raw_select(conn._raw, space, index, iterator, 0, iterator == 0 and 2 or 1, key, nil, nil, wait, TUPLE,
-        reference, conn._stream_id)
+local function op_get(conn, wait, space, index, key, reference, iterator, shape)
+    return raw_select(conn._raw, space, index, iterator, 0, iterator == 0 and 2 or 1, key, nil, nil, wait,
+        shape or TUPLE, reference, conn._stream_id)
 end
 
 -- `p` holds what a select has besides space, index, key and reference.
-local function op_select(conn, wait, space, index, key, reference, p)
-    return raw_select(conn._raw, space, index, p.iterator, p.offset, p.limit, key, p.after, p.fetch_pos, wait, p.shape,
-        reference, conn._stream_id)
+local function op_select(conn, wait, space, index, key, reference, p, shape)
+    return raw_select(conn._raw, space, index, p.iterator, p.offset, p.limit, key, p.after, p.fetch_pos, wait,
+        shape or TUPLES, reference, conn._stream_id)
 end
+
+-- The shape of each op's plain result, and which of its arguments is the reference of the tuples' metatable.
+-- A call whose first value is the result.
+local function op_count(conn, wait, name, args)
+    return raw_call(conn._raw, name, args, wait, VALUE, 0, conn._stream_id)
+end
+
+ABOUT[op_call] = { VALUES, 6 }
+ABOUT[op_eval] = { VALUES, 6 }
+ABOUT[op_insert] = { TUPLE, 3 }
+ABOUT[op_replace] = { TUPLE, 3 }
+ABOUT[op_delete] = { TUPLE, 4 }
+ABOUT[op_update] = { TUPLE, 5 }
+ABOUT[op_upsert] = { NOTHING, 6 }
+ABOUT[op_get] = { TUPLE, 4 }
+ABOUT[op_select] = { TUPLES, 4 }
+core.op_bare = op_bare
 
 -- ---------------------------------------------------------------- the connection's methods
 
 local methods = {}
 local conn_mt = { __index = methods, __metatable = false }
+local SERIALIZED = {
+    'host', 'port', 'fd', 'opts', 'state', 'error', 'protocol', 'schema_version', 'peer_uuid', 'peer_version_id',
+    'peer_protocol_version', 'peer_protocol_features',
+}
+
+function core.serialize(conn)
+    local result = {}
+    for _, field in ipairs(SERIALIZED) do
+        result[field] = conn[field]
+    end
+    if result.opts ~= nil and next(result.opts) == nil then
+        result.opts = nil
+    end
+    return result
+end
+
+function conn_mt.__serialize(conn)
+    return core.serialize(conn)
+end
 
 local function dot_call(name, level)
     return E.raise(E.client(PROC_LUA, format('Use remote:%s(...) instead of remote.%s(...):', name, name)), (level or 2) + 1)
 end
+
+core.dot_call = dot_call
 
 function methods.call(conn, name, args, opts)
     if type(conn) ~= 'table' then
@@ -539,7 +631,8 @@ function future_mt.__tostring()
 end
 
 -- Parts of a future's box (future.rs).
-local FINISH = 5
+local FIELDS, PUSHES, FINISH, ON_PUSH = 2, 4, 5, 6
+core.FINISH, core.ON_PUSH = FINISH, ON_PUSH
 
 local function outcome(f, value, err)
     local finish = raw.future_part(f, FINISH)
@@ -553,6 +646,8 @@ local function outcome(f, value, err)
     end
     return value
 end
+
+local future_wait, future_peek = raw.future_wait, raw.future_peek
 
 local function check_future(f, usage)
     if not raw.is_future(f) then
@@ -573,8 +668,6 @@ function future.result(f)
     end
     return outcome(f, value, err)
 end
-
-local future_wait, future_peek = raw.future_wait, raw.future_peek
 
 local function waited(f, deadline, code, value, err)
     if code == true then
@@ -609,6 +702,84 @@ function future.wait_result(f, timeout)
     local deadline = fraw.deadline(timeout)
     return waited(f, deadline, future_wait(f, deadline))
 end
+
+local function next_push(state, i)
+    local f = state.future
+    local deadline = state.timeout and fraw.deadline(state.timeout) or nil
+    if state.done then
+        return nil
+    end
+    i = i or 0
+    while true do
+        local pushes = raw.future_part(f, PUSHES)
+        if pushes and pushes[i + 1] ~= nil then
+            local push, convert = pushes[i + 1], raw.future_part(f, ON_PUSH)
+            if convert then
+                push = convert(push)
+            end
+            return i + 1, push
+        end
+        local ready, value, err = future_peek(f)
+        if ready then
+            state.done = true
+            value, err = outcome(f, value, err)
+            if err ~= nil then
+                return NULL, err
+            end
+            return i + 1, value
+        end
+        local code = future_wait(f, deadline)
+        if code == TIMED_OUT then
+            state.done = true
+            return NULL, E.timed_out()
+        elseif code and code ~= true then
+            return fail(code, 2)
+        end
+    end
+end
+
+function future.pairs(f, timeout)
+    check_future(f, 'pairs(timeout)')
+    if timeout ~= nil and (type(timeout) ~= 'number' or timeout < 0) then
+        return error('Usage: future:pairs(timeout)', 2)
+    end
+    return next_push, { future = f, timeout = timeout }, nil
+end
+
+-- A future somebody has set a field of has another metatable, which looks there first.
+local fielded_mt = { __metatable = 'net.box.request', __tostring = future_mt.__tostring }
+
+function fielded_mt.__index(f, key)
+    local value = raw.future_part(f, FIELDS)[key]
+    if value == nil then
+        return future[key]
+    end
+    return value
+end
+
+function fielded_mt.__newindex(f, key, value)
+    raw.future_part(f, FIELDS)[key] = value
+end
+
+local set_metatable = debug.setmetatable
+
+function future_mt.__newindex(f, key, value)
+    if not raw.is_future(f) then
+        return error('a future expected', 2)
+    end
+    raw.future_part(f, FIELDS, { [key] = value })
+    set_metatable(f, fielded_mt)
+end
+
+function future_mt.__serialize(f)
+    return raw.future_part(f, FIELDS) or {}
+end
+fielded_mt.__serialize = future_mt.__serialize
+
+function fielded_mt.__autocomplete(f)
+    return setmetatable(raw.future_part(f, FIELDS) or {}, { __index = future })
+end
+future_mt.__autocomplete = fielded_mt.__autocomplete
 
 function future.discard(f)
     check_future(f, 'discard()')
@@ -680,11 +851,16 @@ local function select_options(conn, space, index, key, reference, opts)
     end
     check_options(opts, REQUEST_OPTIONS, 2)
     local iterator = select_iterator(opts, key, 3)
+    local after, problem = core.options.after(conn, opts)
+    if problem then
+        return E.raise(problem, 2)
+    end
     local p = {
         iterator = iterator,
         offset = tonumber(opts.offset) or 0,
         limit = tonumber(opts.limit) or 0xffffffff,
-        shape = TUPLES,
+        after = after,
+        fetch_pos = opts.fetch_pos or nil,
     }
     return with_options(op_select, conn, opts, space, index, key, reference, p)
 end
@@ -729,6 +905,44 @@ end
 index_methods.get = one_of(0, 'get')
 index_methods.min = one_of(5, 'min')
 index_methods.max = one_of(4, 'max')
+
+-- The function that counts, as the server finds it: old ones know no brackets.
+local function counter(space, index)
+    local old = (space.connection.peer_version_id or 0) < core.version_id(3, 0, 0)
+    if old and space.name ~= nil and index.name ~= nil then
+        return format('box.space.%s.index.%s:count', space.name, index.name)
+    end
+    local function key(object)
+        return object.name and format('[%q]', object.name) or format('[%d]', object.id)
+    end
+    return format('box.space%s.index%s:count', key(space), key(index))
+end
+
+function index_methods.count(index, key, opts)
+    check_index(index, 'count')
+    if opts ~= nil and opts.buffer ~= nil then
+        return error("index:count() doesn't support `buffer` argument", 2)
+    end
+    local space = index.space
+    local conn = space.connection
+    if key == nil then
+        key = NULL
+    end
+    local rest, iterator = {}, nil
+    for name, value in pairs(opts or {}) do
+        if name == 'iterator' then
+            iterator = value
+        elseif name ~= 'return_raw' then
+            rest[name] = value
+        end
+    end
+    local args = { key, iterator and { iterator = iterator } or nil }
+    local result = with_options(op_count, conn, rest, counter(space, index), args)
+    if rest.is_async then
+        return result
+    end
+    return result
+end
 
 function space_methods.get(space, key, opts)
     check_space(space, 'get')
@@ -840,18 +1054,15 @@ local PROTOCOL_VERSION = 10
 -- Keys of bodies.
 local KEY_TUPLE, KEY_USER, KEY_VERSION, KEY_FEATURES, KEY_AUTH_TYPE = 0x21, 0x23, 0x54, 0x55, 0x5b
 
-local function map(pairs_list)
-    local parts = { string.char(0x80 + #pairs_list / 2) }
-    for i = 1, #pairs_list, 2 do
-        parts[#parts + 1] = string.char(pairs_list[i]) .. pairs_list[i + 1]
-    end
-    return concat(parts)
+local function map(list)
+    return core.options.map(list)
 end
-core.map = map
 
 function core.id_body(fetch_schema)
-    local features = { 0, 1, 2, 3, 4, 5, 6 }
-    assert(fetch_schema ~= nil)
+    local features = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11 }
+    if fetch_schema then
+        table.remove(features, 8)
+    end
     return map { KEY_VERSION, raw.encode(PROTOCOL_VERSION), KEY_FEATURES, raw.encode(features) }
 end
 
@@ -929,12 +1140,57 @@ function core.lazy_spaces(conn, rc, p)
     })
 end
 
--- Events and pushes that have arrived.
-function core.handle_queue(conn, rc, p, list)
-    assert(conn and rc and p and list)
+-- Functions for the pushes of synchronous requests, by sync.
+function core.push_handlers(conn)
+    conn = conn._conn or conn
+    local handlers = conn._push_handlers
+    if handlers == nil then
+        handlers = {}
+        conn._push_handlers = handlers
+    end
+    return handlers
+end
+
+local function handle_push(handler, body)
+    local value
+    if handler.buffer ~= nil then
+        local bytes = body
+        if handler.skip_header then
+            local from, to = core.options.locate(body, 0x30)
+            bytes = from and body:sub(from, to - 1) or ''
+        end
+        ffi.copy(handler.buffer:alloc(#bytes), bytes, #bytes)
+        value = #bytes
+    else
+        local data = raw.decode(body)[0x30]
+        value = data and data[1]
+    end
+    return handler.func(handler.ctx, value)
+end
+
+-- Events and pushes that have arrived: sync (0 for an event), body, sync, body ... An error ends the connection.
+function core.handle_queue(conn, list)
+    for i = 1, #list, 2 do
+        local sync, body = list[i], list[i + 1]
+        if sync == 0 then
+            core.handle_event(conn, body)
+        else
+            local handler = conn._push_handlers and conn._push_handlers[sync]
+            if handler ~= nil then
+                local ok, err = pcall(handle_push, handler, body)
+                if not ok then
+                    return E.wrap(err)
+                end
+            end
+        end
+    end
     return nil
 end
 
+core.options = load('cord.netbox.options')(core)
+load('cord.netbox.sql')(core, methods)
+load('cord.netbox.stream')(core, methods)
+load('cord.netbox.watch')(core, methods)
 local worker = load('cord.netbox.worker')(core)
 
 -- ---------------------------------------------------------------- connecting
@@ -998,6 +1254,9 @@ local function start(p, opts, host, port)
         _on_schema_reload = {},
         _on_shutdown = {},
     }, conn_mt)
+    if not opts._disable_graceful_shutdown then
+        core.watch_shutdown(conn, p)
+    end
     local f = fiber.new(worker, p, rc, setmetatable({ conn }, weak_values))
     fraw.set_system(f)
     f:name((p.name .. ' (net.box)'):sub(1, 255))
@@ -1109,6 +1368,111 @@ end
 function core.index_mt.__tostring(index)
     return format('index: %s (%s) of %s', tostring(index.name), tostring(index.id), tostring(index.space))
 end
+
+-- connect with another default of wait_connected: net.box's old way to say how long to wait.
+local function with_timeout(timeout)
+    local function connect(...)
+        local source, opts = arguments(...)
+        opts = copy_options(type(opts) == 'table' and opts or {})
+        if opts.wait_connected ~= false then
+            opts.wait_connected = timeout
+        end
+        local conn = do_connect(source, opts)
+        return conn
+    end
+    return { connect = connect, new = connect }
+end
+
+function netbox.timeout(...)
+    local timeout = (...)
+    if rawequal(timeout, netbox) then
+        timeout = select(2, ...)
+    end
+    if timeout == nil then
+        return netbox
+    end
+    return with_timeout(timeout)
+end
+
+function netbox.from_fd(...)
+    local fd, opts = ...
+    if rawequal(fd, netbox) then
+        fd, opts = select(2, ...)
+    end
+    if not is_number(fd) then
+        return illegal('fd should be a number')
+    end
+    fd = tonumber(fd)
+    if fd < 0 or fd % 1 ~= 0 or fd > 2147483647 then
+        return illegal('Invalid fd: expected nonnegative integer')
+    end
+    if opts ~= nil then
+        check_options(opts, core.CONNECT_OPTIONS, 2)
+    end
+    opts = copy_options(opts or {})
+    credentials({}, opts)
+    local p = parameters({}, opts)
+    p.fd, p.reconnect_after, opts._password = fd, nil, nil
+    opts.reconnect_after = nil
+    p.name = format('fd=%d', fd)
+    local conn = start(p, opts)
+    return conn
+end
+
+-- The program itself in a connection's clothes: functions of the global table, expressions of this Lua.
+local self = {}
+
+local function function_at(name)
+    local at, object = _G, nil
+    for part in name:gsub(':', '.'):gmatch('[^.]+') do
+        if type(at) ~= 'table' then
+            return nil
+        end
+        at, object = at[part], at
+    end
+    return at, name:find(':', 1, true) and object or nil
+end
+
+function self.ping()
+    return true
+end
+
+function self.is_connected()
+    return true
+end
+
+function self.wait_connected()
+    return true
+end
+
+function self.timeout()
+    return self
+end
+
+function self.reload_schema() end
+
+function self.close() end
+
+function self.call(_, name, args)
+    local f, object = function_at(tostring(name))
+    if not callable(f) then
+        return E.raise(E.client(33, format("Procedure '%s' is not defined", tostring(name))), 2)
+    end
+    args = args or {}
+    if object ~= nil then
+        return f(object, unpack(args))
+    end
+    return f(unpack(args))
+end
+
+function self.eval(_, expression, args)
+    local chunk, problem = loadstring(expression, '=eval')
+    if chunk == nil then
+        return E.raise(E.client(PROC_LUA, problem), 2)
+    end
+    return chunk(unpack(args or {}))
+end
+netbox.self = self
 
 netbox.tuple = tuples
 netbox._internal = { core = core }

@@ -279,6 +279,32 @@ fn find_data(body: &[u8]) -> Result<Option<(usize, usize, u32)>, Broken> {
     Ok(found)
 }
 
+/// Tells the decoder of tuples the formats that came with them, if any did.
+#[inline(always)]
+unsafe fn see_formats(s: *mut State, l: *mut lua_State, body: &[u8]) -> Result<(), Broken> {
+    // SAFETY: as for `one`.
+    unsafe { if matches!(*body, [0x81, ..] | []) { Ok(()) } else { see_formats_slow(s, l, body) } }
+}
+
+#[cold]
+unsafe fn see_formats_slow(s: *mut State, l: *mut lua_State, body: &[u8]) -> Result<(), Broken> {
+    // SAFETY: as for `one`.
+    unsafe {
+        let mut reader = Reader::new(body);
+        for _ in 0..reader.read_map().map_err(|_| Broken)? {
+            if reader.read_uint().map_err(|_| Broken)? == u64::from(key::TUPLE_FORMATS) {
+                let bytes = reader.raw().map_err(|_| Broken)?;
+                codec::push_kept(s, l, Kept::SetFormats);
+                lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len());
+                lua_call(l, 1, 0);
+                return Ok(());
+            }
+            reader.skip().map_err(|_| Broken)?;
+        }
+        Ok(())
+    }
+}
+
 /// Pushes the results of a synchronous request.
 #[inline(always)]
 unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Broken> {
@@ -286,6 +312,7 @@ unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Bro
     unsafe {
         match entry.how {
             How::Values => {
+                see_formats(c.s, c.l, body)?;
                 let Some((_, mut at, n)) = data(body)? else { return Ok(()) };
                 if n > 8 {
                     #[allow(clippy::cast_possible_wrap)]
@@ -304,7 +331,7 @@ unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Bro
                 lua_pushboolean(c.l, 1);
                 Ok(())
             }
-            _ => push_one(c.s, c.l, c.anchors, entry, body).map(drop),
+            _ => push_one(c.s, c.l, c.anchors, entry.how, entry.reference, body).map(drop),
         }
     }
 }
@@ -318,39 +345,41 @@ pub unsafe fn push_one(
     s: *mut State,
     l: *mut lua_State,
     anchors: c_int,
-    entry: Entry,
+    how: How,
+    reference: c_int,
     body: &[u8],
 ) -> Result<bool, Broken> {
     // SAFETY: the caller's contract.
     unsafe {
-        if entry.how == How::Body {
+        if how == How::Body {
             lua_pushlstring_(l, body.as_ptr().cast(), body.len());
             return Ok(true);
         }
-        if entry.how == How::Nothing {
+        if how == How::Nothing {
             return Ok(false);
         }
+        see_formats(s, l, body)?;
         let Some((header, at, n)) = data(body)? else {
-            if matches!(entry.how, How::Tuples | How::Values) {
+            if matches!(how, How::Tuples | How::Values) {
                 lua_createtable(l, 0, 0);
                 return Ok(true);
             }
             return Ok(false);
         };
-        match entry.how {
+        match how {
             How::Values => {
                 codec::decode(s, l, body, header)?;
                 Ok(true)
             }
             How::Tuples => {
-                push_tuples(s, l, anchors, entry.reference, body, at, n)?;
+                push_tuples(s, l, anchors, reference, body, at, n)?;
                 Ok(true)
             }
             How::Tuple => {
                 if n == 0 {
                     return Ok(false);
                 }
-                lua_rawgeti_(l, anchors, entry.reference);
+                lua_rawgeti_(l, anchors, reference);
                 let meta = lua_gettop(l);
                 codec::decode_with(s, l, meta, body, at)?;
                 lua_remove(l, meta);

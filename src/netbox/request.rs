@@ -2,7 +2,7 @@
 
 use super::codec;
 use super::transport::{self, Conn, Phase};
-use crate::fiber::fiber::Wait;
+use crate::fiber::fiber::{Wait, attention};
 use crate::iproto::constants::{key, kind};
 use crate::iproto::encode::{self, Header};
 use crate::iproto::mp;
@@ -247,9 +247,23 @@ unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manne
         (*f).wait = Wait::Request;
         (*f).data.ticket = sync;
         if lua_type(l, at) == LUA_TNUMBER {
-            arm_deadline(s, l, at);
+            set_deadline(s, l, conn, at);
         }
         wait(s, l, way, 0)
+    }
+}
+
+/// Arms the running fiber's timer. A deadline that is over already ends the wait at the next turn, whatever arrives.
+unsafe fn set_deadline(s: *mut State, l: *mut lua_State, conn: *mut Conn, at: c_int) {
+    // SAFETY: as for `open`; the running fiber is queued nowhere.
+    unsafe {
+        if lua_tonumber(l, at) > 1.0 {
+            return arm_deadline(s, l, at);
+        }
+        let f = (*s).cord.current;
+        (&mut (*conn).slab).remove((*f).data.ticket);
+        (*f).attention |= attention::TIMED_OUT;
+        (*s).cord.enqueue(f);
     }
 }
 

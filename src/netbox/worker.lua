@@ -418,7 +418,7 @@ return function(core)
         if conn == nil then
             return STOP
         end
-        return core.handle_queue(conn, rc, p, raw.take(rc))
+        return core.handle_queue(conn, raw.take(rc))
     end
 
     local function serve(p, rc, box)
@@ -432,6 +432,10 @@ return function(core)
                 err = drain(p, rc, box)
             elseif p.stale and not p.shutdown then
                 err = reload(p, rc, box)
+            elseif p.shutdown and p.wanted ~= IDLE then
+                -- The server wants to end: nothing new is sent, what is in flight is waited for.
+                p.wanted = IDLE
+                enter(box, rc, 'graceful_shutdown')
             elseif p.shutdown and select(2, raw.numbers(rc)) == 0 then
                 err = no_connection('Peer closed')
             else
@@ -496,7 +500,7 @@ return function(core)
         raw.phase(rc, 0)
         raw.close(rc)
         raw.fail_all(rc, err)
-        p.shutdown = nil
+        p.shutdown, p.wanted, p.queued, p.stale = nil, nil, nil, nil
         local again = p.reconnect_after ~= nil
         announce_end(p, rc, box, again and 'error_reconnect' or 'error', err)
         log_failure(p, err)

@@ -19,6 +19,13 @@
 ---@field iterator? string of select: "EQ", "REQ", "ALL", "LT", "LE", "GE", "GT", ...; default ALL without a key, else EQ
 ---@field limit? number of select, default 4294967295
 ---@field offset? number of select, default 0
+---@field after? string|table of select: a position or a tuple to go on behind
+---@field fetch_pos? boolean of select: the last tuple's position is a second result
+---@field buffer? ffi.cdata* an ibuf that gets the reply; the result is the number of bytes
+---@field skip_header? boolean with `buffer`: the data alone
+---@field return_raw? boolean the result is a msgpack object
+---@field on_push? fun(ctx: any, message: any) called for each push, in the connection's own fiber
+---@field on_push_ctx? any
 
 ---@class cord.netbox.future: userdata
 local future = {}
@@ -40,6 +47,11 @@ function future:wait_result(timeout) end
 
 ---The request is forgotten; whoever waits gets "Response is discarded".
 function future:discard() end
+
+---`for i, message in future:pairs() do`: the pushes, then the result. After an error or a timeout: NULL and the error.
+---@async
+---@param timeout? number seconds for each step
+function future:pairs(timeout) end
 
 ---@class cord.netbox.tuple: table an array; names of the format are fields too
 ---@class cord.netbox.index
@@ -101,7 +113,99 @@ function connection:wait_connected(timeout) end
 ---@return boolean reached
 function connection:wait_state(state, timeout) end
 
+---Raises: `execute does not support options`.
+---@async
+---@param query string|number SQL text or the id of a prepared statement
+---@param parameters? table
+---@param sql_opts? nil
+---@param opts? cord.netbox.request_options
+---@return {rows: table[], metadata: table[]}|{row_count: number, autoincrement_ids: number[]?} result
+function connection:execute(query, parameters, sql_opts, opts) end
+
+---@async
+---@param query string
+---@return {stmt_id: number, param_count: number, params: table[], metadata: table[]?} statement
+function connection:prepare(query) end
+
+---@async
+---@param id number
+function connection:unprepare(id) end
+
+---@class cord.netbox.stream: cord.netbox.connection
+local stream = {}
+
+---@async
+---@param txn_opts? {timeout: number?, txn_isolation: string|number|nil, is_sync: true?}
+---@param opts? cord.netbox.request_options
+function stream:begin(txn_opts, opts) end
+
+---@async
+---@param txn_opts? {is_sync: true?}
+---@param opts? cord.netbox.request_options
+function stream:commit(txn_opts, opts) end
+
+---@async
+---@param opts? cord.netbox.request_options
+function stream:rollback(opts) end
+
+---A stream of its own: its requests are executed one after another, and transactions live in it.
+---@return cord.netbox.stream
+---@nodiscard
+function connection:new_stream() end
+
+---@class cord.netbox.watcher
+local watcher = {}
+
+---Raises: `Watcher is already unregistered`.
+function watcher:unregister() end
+
+---Calls `func(key, value)` now and whenever the value changes, in a fiber of its own.
+---Raises: `key must be a string`; `func must be a function`.
+---@param key string
+---@param func fun(key: string, value: any)
+---@return cord.netbox.watcher
+function connection:watch(key, func) end
+
+---@async
+---@param key string
+---@param opts? cord.netbox.request_options
+---@return any value
+function connection:watch_once(key, opts) end
+
+---@alias cord.netbox.trigger fun(connection: cord.netbox.connection)
+
+---Newest first. With nothing: the list. An error in one ends the connection.
+---@param new? cord.netbox.trigger|{name: string, func: cord.netbox.trigger?}
+---@param old? cord.netbox.trigger
+---@param name? string
+---@return any
+function connection:on_connect(new, old, name) end
+
+---@param new? cord.netbox.trigger|{name: string, func: cord.netbox.trigger?}
+---@param old? cord.netbox.trigger
+---@param name? string
+---@return any
+function connection:on_disconnect(new, old, name) end
+
+---@param new? cord.netbox.trigger|{name: string, func: cord.netbox.trigger?}
+---@param old? cord.netbox.trigger
+---@param name? string
+---@return any
+function connection:on_schema_reload(new, old, name) end
+
+---@param new? cord.netbox.trigger|{name: string, func: cord.netbox.trigger?}
+---@param old? cord.netbox.trigger
+---@param name? string
+---@return any
+function connection:on_shutdown(new, old, name) end
+
+---The same as `ping`: a changed schema is read again.
+---@async
+---@return boolean
+function connection:reload_schema() end
+
 ---@class cord.netbox
+---@field self table this program in a connection's clothes: `call` of global functions, `eval`, `ping`
 ---@field tuple table what rows are: `new`, `is`, and the methods of tuples as functions
 local netbox = {}
 
@@ -120,5 +224,18 @@ function netbox.connect(uri, opts) end
 ---@param opts? cord.netbox.options
 ---@return cord.netbox.connection
 function netbox.new(uri, opts) end
+
+---A connection over a connected socket, which it owns from here on; it never reconnects.
+---Raises: `fd should be a number`; `Invalid fd: expected nonnegative integer`.
+---@async
+---@param fd number
+---@param opts? cord.netbox.options
+---@return cord.netbox.connection
+function netbox.from_fd(fd, opts) end
+
+---`connect` and `new` that wait that long.
+---@param timeout? number seconds
+---@return table
+function netbox.timeout(timeout) end
 
 return netbox
