@@ -169,7 +169,7 @@ impl Keys {
         // SAFETY: a slot's bytes belong to a string that the table holds under the same number.
         unsafe {
             let (bytes, len) = self.slots.get(at).copied().unwrap_or((std::ptr::null(), 0));
-            if len as usize == text.len() && std::slice::from_raw_parts(bytes.cast::<u8>(), text.len()) == text {
+            if len as usize == text.len() && same(std::slice::from_raw_parts(bytes.cast(), text.len()), text) {
                 lua_rawgeti_(l, -2, at as c_int + 1);
                 return;
             }
@@ -183,6 +183,20 @@ impl Keys {
             }
         }
     }
+}
+
+/// Whether two slices of one length, at most 31 bytes, are equal: a call of memcmp costs more than the comparison.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let word = |s: &[u8]| s.first_chunk().map(|&c| u64::from_ne_bytes(c));
+    let last = |s: &[u8]| s.last_chunk().map(|&c| u64::from_ne_bytes(c));
+    if a.len() < 8 {
+        return a.iter().zip(b).all(|(a, b)| a == b);
+    }
+    // The first eight bytes and the last eight overlap or meet up to sixteen; longer ones compare the middle too.
+    word(a) == word(b)
+        && last(a) == last(b)
+        && (a.len() <= 16 || a.iter().zip(b).skip(8).take(a.len() - 16).all(|(a, b)| a == b))
 }
 
 impl Decoder<'_> {
