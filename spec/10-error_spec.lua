@@ -165,6 +165,12 @@ describe('cord.error', function()
             assert.is_true(rawequal(b.prev, c))
         end)
 
+        it('are the objects themselves, even when given by a reference', function()
+            local e, cause = cord_error.new(32, 'e'), cord_error.new(32, 'cause')
+            e:set_prev(ffi.cast('struct error &', cause))
+            assert.is_true(rawequal(cause, e.prev))
+        end)
+
         it('outlive their own object and come back the same', function()
             local e = cord_error.new(32, 'top')
             do

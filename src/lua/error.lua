@@ -4,7 +4,7 @@
 -- cdata holds only a serial number; everything else is in a Lua record that a weak table finds by the cdata:
 --
 --     cdata --records (weak keys)--> record --prev--> record of the cause --prev--> ...
---     serial --objects (weak values)--> cdata
+--     serial of a cause --objects (weak values)--> its cdata
 --
 -- Records never hold cdata, so a chain of causes dies as one; a cause whose cdata was collected gets a new one when
 -- somebody asks for it, and as long as anyone holds the cdata it is the same one: e.prev == e.prev.
@@ -86,12 +86,13 @@ end
 local function record_of(e)
     local record = records[e]
     if record == nil then
-        -- A reference or a dereferenced pointer is another cdata for the same struct.
-        local original = objects[e._serial]
-        record = original ~= nil and records[original] or nil
-        if record == nil then
-            error('cord: this struct error was not made by cord.error', 3)
+        -- A reference or a dereferenced pointer is another cdata for the same struct: rare enough for a search.
+        for _, candidate in pairs(records) do
+            if candidate.serial == e._serial then
+                return candidate
+            end
         end
+        error('cord: this struct error was not made by cord.error', 3)
     end
     return record
 end
@@ -106,6 +107,9 @@ local function object_of(record)
     return e
 end
 
+-- The payload of those that have none. Never written to.
+local NO_FIELDS = {}
+
 -- The one place that makes a record. `fields` is kept, not copied.
 local function make(class, custom_type, code, message, fields)
     serial = serial + 1
@@ -115,12 +119,26 @@ local function make(class, custom_type, code, message, fields)
         custom_type = custom_type,
         code = code,
         message = cstring(message),
-        fields = fields or {},
+        fields = fields or NO_FIELDS,
     }
     local e = ctype(serial)
     records[e] = record
-    objects[serial] = e
     return e, record
+end
+
+-- Makes `prev` the cause of a record. The cdata is remembered, so that as long as it lives it is what e.prev gives.
+local function link(record, prev)
+    local cause = record_of(prev)
+    record.prev, cause.effect = cause, record
+    if records[prev] == nil then
+        -- A reference may outlive what it refers to: the object itself is remembered.
+        for original, candidate in pairs(records) do
+            if candidate == cause then
+                prev = original
+            end
+        end
+    end
+    objects[cause.serial] = prev
 end
 
 -- Sets the place of a record: `level` 1 is the caller of the function that called this one.
@@ -209,10 +227,12 @@ function E.make(parts)
     elseif BASE[class] == nil then
         class = 'ClientError'
     end
-    local e, record = make(class, custom, parts.code or 0, parts.message or '', parts.fields)
+    local payload = parts.fields
     if custom ~= nil then
-        record.fields.custom_type = custom
+        payload = payload or {}
+        payload.custom_type = custom
     end
+    local e, record = make(class, custom, parts.code or 0, parts.message or '', payload)
     if parts.errno ~= nil and parts.errno ~= 0 then
         record.errno = parts.errno
     end
@@ -220,8 +240,7 @@ function E.make(parts)
         record.file, record.line = cstring(parts.file), parts.line or 0
     end
     if parts.prev ~= nil then
-        record.prev = record_of(parts.prev)
-        record.prev.effect = record
+        link(record, parts.prev)
     end
     return e
 end
@@ -323,7 +342,7 @@ function E.decode_stack(list)
             record.file, record.line = cstring(entry.file), entry.line or 0
         end
         if effect ~= nil then
-            effect.prev, record.effect = record, effect
+            link(effect, e)
         else
             top = e
         end
@@ -412,13 +431,13 @@ function methods.set_prev(e, prev)
     if record.prev ~= nil then
         record.prev.effect = nil
     end
-    record.prev = cause
+    record.prev = nil
     if cause ~= nil then
         -- An error is the cause of one other at most: it leaves the one it was part of.
         if cause.effect ~= nil then
             cause.effect.prev = nil
         end
-        cause.effect = record
+        link(record, prev)
     end
 end
 
@@ -534,8 +553,7 @@ local function create_from_table(t, level, level2)
     end
     local e, record = build(code, custom_type, message, payload)
     if prev ~= nil then
-        record.prev = record_of(prev)
-        record.prev.effect = record
+        link(record, prev)
     end
     return e, record, level or 1
 end

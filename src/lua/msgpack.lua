@@ -565,7 +565,7 @@ local function functions(codec)
         local data = ...
         if type(data) == 'string' then
             if select('#', ...) == 1 then
-                local value, position, err = native_decode(codec, data, 1)
+                local value, position, err = native_decode(codec, data)
                 if position ~= nil then
                     return value, position
                 elseif type(err) == 'string' then

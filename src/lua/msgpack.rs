@@ -571,12 +571,13 @@ unsafe fn bytes_of<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
     }
 }
 
-/// `decode(codec, string, offset)`, offset from 1: value and next offset, or nil, nil and an error.
+/// `decode(codec, string[, offset])`, offset from 1: value and next offset, or nil, nil and an error.
 unsafe extern "C-unwind" fn l_decode(l: *mut lua_State) -> c_int {
     // SAFETY: msgpack.lua passes a codec, a string and an offset inside it.
     unsafe {
         let codec = lua_touserdata(l, 1).cast::<Codec>();
         let bytes = bytes_of(l, 2);
+        // Without an offset lua_tointeger gives 0.
         let offset = lua_tointeger_(l, 3).max(1) as usize - 1;
         decoded(l, decode(l, bytes, offset, codec), 1)
     }
