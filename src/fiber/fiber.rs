@@ -144,7 +144,7 @@ pub struct Fiber<B: Body> {
     /// Its name, if it is not the default "lua".
     pub name: Option<Box<[u8]>>,
     /// Longest permitted run without a yield, seconds: warn and err, if not the cord's.
-    pub max_slice: Option<(f64, f64)>,
+    pub max_slice: Option<Box<(f64, f64)>>,
     /// Where it is in the cord's list of records.
     pub slot: u32,
 }

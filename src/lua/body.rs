@@ -20,6 +20,8 @@ use std::ffi::{c_int, c_void};
 
 /// The scheduler of Lua fibers.
 pub type LuaCord = Cord<LuaBody>;
+/// A million fibers are a million records: four cache lines each, no more.
+const _: () = assert!(size_of::<Fiber<LuaBody>>() <= 256);
 /// One of its records.
 pub type LuaFiber = FiberPtr<LuaBody>;
 
