@@ -2,13 +2,14 @@
 local _, load = ...
 local ffi = require('ffi')
 
-ffi.cdef('char *cord_strerror(int) __asm__("strerror");')
+-- A name of its own: cord.h has a cord_strerror for the codes of the C face.
+ffi.cdef('char *cord_errno_text(int) __asm__("strerror");')
 
 local errno = {}
 
 --- The system's text of an error number; without one, of the last failed call's.
 function errno.strerror(number)
-    return ffi.string(ffi.C.cord_strerror(tonumber(number or ffi.errno()) or 0))
+    return ffi.string(ffi.C.cord_errno_text(tonumber(number or ffi.errno()) or 0))
 end
 
 return setmetatable(errno, {
