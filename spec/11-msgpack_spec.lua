@@ -616,6 +616,59 @@ describe('cord.msgpack', function()
             end
         end)
 
+        it('keeps the last of two equal keys', function()
+            for _ = 1, 3 do
+                assert.same({ a = 2, b = 3 }, (msgpack.decode(unhex('83a16101a16203a16102'))))
+                assert.same({ a = 'x', b = 3 }, (msgpack.decode(unhex('83a16101a16203a161a178'))))
+            end
+        end)
+
+        it('makes tables that work as metatables', function()
+            for _ = 1, 3 do
+                local mt = msgpack.decode(msgpack.encode({ __index = { x = 1 }, y = 2, __newindex = { z = 1 } }))
+                local t = setmetatable({}, mt)
+                assert.equal(1, t.x)
+                t.new = 5
+                assert.equal(5, mt.__newindex.new)
+                assert.is_nil(rawget(t, 'new'))
+            end
+        end)
+
+        it('makes tables that grow and shrink like any other', function()
+            for _ = 1, 3 do
+                local t = msgpack.decode(msgpack.encode({ a = 1, b = 2, c = true, d = 1.5, e = false }))
+                for i = 1, 100 do t['k' .. i] = i end
+                for i = 1, 100 do assert.equal(i, t['k' .. i]) end
+                assert.same({ 1, 2, true, 1.5, false }, { t.a, t.b, t.c, t.d, t.e })
+                for i = 1, 100 do t['k' .. i] = nil end
+                local count = 0
+                for _ in pairs(t) do count = count + 1 end
+                assert.equal(5, count)
+            end
+        end)
+
+        it('survives collections at every step', function()
+            local value = {}
+            for i = 1, 60 do
+                value[i] = { id = i, ok = i % 2 == 0, name = 'name ' .. i, score = i / 2, tags = { 'a' .. i, i }, more = { n = i } }
+            end
+            local bytes = msgpack.encode(value)
+            collectgarbage('setpause', 0)
+            collectgarbage('setstepmul', 1)
+            for round = 1, 60 do
+                collectgarbage('step', round % 7)
+                local decoded = msgpack.decode(bytes)
+                for i = 1, 60 do
+                    local row = decoded[i]
+                    assert(row.id == i and row.ok == (i % 2 == 0) and row.name == 'name ' .. i and row.score == i / 2
+                        and row.tags[1] == 'a' .. i and row.tags[2] == i and row.more.n == i)
+                end
+            end
+            collectgarbage('setpause', 200)
+            collectgarbage('setstepmul', 200)
+            collectgarbage()
+        end)
+
         it('agrees with the C API on random values', function()
             local seed = os.time()
             math.randomseed(seed)

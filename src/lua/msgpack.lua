@@ -220,12 +220,17 @@ end
 
 local sample_empty = {}
 local sample_map = setmetatable({ key = 2.5 }, sample_empty)
+local sample_large = {}
+for i = 1, 40 do
+    sample_large['cord key ' .. i] = i
+end
 
 native.setup({
     -- What the native half looks at to learn where LuaJIT keeps the parts of a table: see direct.rs.
     sample = { 1.5, 'cord: twenty-one char', true, false, sample_map, ffi.new('int64_t', -7) },
     sample_map = sample_map,
     sample_empty = sample_empty,
+    sample_large = sample_large,
     int64_id = ids.int64_t,
     null = NULL,
     array_mt = array_mt,

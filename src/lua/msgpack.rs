@@ -304,7 +304,7 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
         shared.reads_ids = lua_toboolean(l, -1) != 0;
         if shared.reads_ids {
             lua_settop(l, 1);
-            for name in [c"sample", c"sample_map", c"sample_empty", c"int64_id"] {
+            for name in [c"sample", c"sample_map", c"sample_empty", c"int64_id", c"sample_large"] {
                 lua_getfield_(l, 1, name.as_ptr());
             }
             shared.proved = direct::Layout::prove(l, 2, lua_tointeger_(l, 5) as u16);

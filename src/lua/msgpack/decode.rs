@@ -1,6 +1,6 @@
 //! Bytes to Lua value. Source of the rules: `src/lua/msgpack.c` (`luamp_decode`), `src/box/msgpack.c`, 3.9-dev.
 
-use super::direct::{self, NewArray};
+use super::direct::{self, NewArray, NewMap};
 use super::{Codec, Options, Shared, make_error};
 use crate::iproto::mp::{MpError, Reader};
 use crate::lua::state::push_str;
@@ -134,6 +134,12 @@ struct Decoder<'a> {
     keys: *mut Keys,
 }
 
+/// A value that is stored without the collector's help.
+enum Plain {
+    Number(f64),
+    Bool(bool),
+}
+
 /// Strings that were keys of maps lately. Looking one up by its bytes is cheaper than Lua's interning.
 pub(super) struct Keys {
     /// Registry reference of the table that holds the strings, slot `i` under key `i + 1`.
@@ -155,6 +161,24 @@ impl Keys {
         Keys { table_ref, slots: [(std::ptr::null(), 0); KEY_SLOTS] }
     }
 
+    #[inline(always)]
+    fn slot_of(text: &[u8]) -> usize {
+        let (first, last) = (text.first().copied().unwrap_or(0), text.last().copied().unwrap_or(0));
+        let middle = text.get(text.len() / 2).copied().unwrap_or(0);
+        let hash = usize::from(first) * 7 + usize::from(last) * 31 + usize::from(middle) * 13 + text.len() * 97;
+        hash % KEY_SLOTS
+    }
+
+    /// The bytes of the known string that equals `text`, of 1 to 31 bytes.
+    #[inline(always)]
+    fn find(&self, text: &[u8]) -> Option<*const c_char> {
+        let (bytes, len) = self.slots.get(Self::slot_of(text)).copied()?;
+        // SAFETY: a slot's bytes belong to a string that the table holds under the same number.
+        let found =
+            len as usize == text.len() && same(unsafe { std::slice::from_raw_parts(bytes.cast(), text.len()) }, text);
+        found.then_some(bytes)
+    }
+
     /// Pushes the string of these bytes, of which there are 1 to 31.
     ///
     /// # Safety
@@ -162,14 +186,10 @@ impl Keys {
     /// nothing is kept across that but whole slots.
     #[inline]
     unsafe fn push(&mut self, l: *mut lua_State, text: &[u8]) {
-        let (first, last) = (text.first().copied().unwrap_or(0), text.last().copied().unwrap_or(0));
-        let middle = text.get(text.len() / 2).copied().unwrap_or(0);
-        let hash = usize::from(first) * 7 + usize::from(last) * 31 + usize::from(middle) * 13 + text.len() * 97;
-        let at = hash % KEY_SLOTS;
+        let at = Self::slot_of(text);
         // SAFETY: a slot's bytes belong to a string that the table holds under the same number.
         unsafe {
-            let (bytes, len) = self.slots.get(at).copied().unwrap_or((std::ptr::null(), 0));
-            if len as usize == text.len() && same(std::slice::from_raw_parts(bytes.cast(), text.len()), text) {
+            if self.find(text).is_some() {
                 lua_rawgeti_(l, -2, at as c_int + 1);
                 return;
             }
@@ -398,54 +418,51 @@ impl Decoder<'_> {
                 return Ok(());
             };
             for i in 1..=count {
-                if !self.store(&direct, i)? {
-                    self.value(level + 1)?;
-                    lua_rawseti_(self.l, -2, i as c_int);
+                match self.plain()? {
+                    Some(Plain::Number(number)) => direct.set_number(i, number),
+                    Some(Plain::Bool(value)) => direct.set_bool(i, value),
+                    None => {
+                        self.value(level + 1)?;
+                        lua_rawseti_(self.l, -2, i as c_int);
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Stores the next value into an array without a detour over the stack, when it is a number or a boolean.
+    /// The next value when it is a number (not of 64 bits) or a boolean; otherwise nothing is read.
     #[inline(always)]
-    unsafe fn store(&mut self, array: &NewArray, i: usize) -> Result<bool> {
+    fn plain(&mut self) -> Result<Option<Plain>> {
         let Some(&byte) = self.bytes.get(self.at) else { return Err(DecodeError::Truncated(self.at)) };
-        // SAFETY: the caller made the array for `i` elements at least.
-        unsafe {
-            match byte {
-                0x00..=0x7f => array.set_number(i, byte.into()),
-                0xe0..=0xff => array.set_number(i, (byte as i8).into()),
-                0xc2 | 0xc3 => array.set_bool(i, byte == 0xc3),
-                0xcb => {
-                    let [_, bits @ ..] = self.fixed::<9>()?;
-                    let number = f64::from_be_bytes(bits);
-                    if !number.is_finite() && !self.options.decode_invalid_numbers {
-                        return Err(DecodeError::InvalidNumber);
-                    }
-                    array.set_number(i, number);
-                    return Ok(true);
+        let plain = match byte {
+            0x00..=0x7f => Plain::Number(byte.into()),
+            0xe0..=0xff => Plain::Number((byte as i8).into()),
+            0xc2 | 0xc3 => Plain::Bool(byte == 0xc3),
+            0xcb => {
+                let [_, bits @ ..] = self.fixed::<9>()?;
+                let number = f64::from_be_bytes(bits);
+                if !number.is_finite() && !self.options.decode_invalid_numbers {
+                    return Err(DecodeError::InvalidNumber);
                 }
-                0xcc => {
-                    let [_, number] = self.fixed()?;
-                    array.set_number(i, number.into());
-                    return Ok(true);
-                }
-                0xcd => {
-                    let [_, bits @ ..] = self.fixed::<3>()?;
-                    array.set_number(i, u16::from_be_bytes(bits).into());
-                    return Ok(true);
-                }
-                0xce => {
-                    let [_, bits @ ..] = self.fixed::<5>()?;
-                    array.set_number(i, u32::from_be_bytes(bits).into());
-                    return Ok(true);
-                }
-                _ => return Ok(false),
+                return Ok(Some(Plain::Number(number)));
             }
-        }
+            0xcc => {
+                let [_, number] = self.fixed()?;
+                return Ok(Some(Plain::Number(number.into())));
+            }
+            0xcd => {
+                let [_, bits @ ..] = self.fixed::<3>()?;
+                return Ok(Some(Plain::Number(u16::from_be_bytes(bits).into())));
+            }
+            0xce => {
+                let [_, bits @ ..] = self.fixed::<5>()?;
+                return Ok(Some(Plain::Number(u32::from_be_bytes(bits).into())));
+            }
+            _ => return Ok(None),
+        };
         self.at += 1;
-        Ok(true)
+        Ok(Some(plain))
     }
 
     unsafe fn map(&mut self, count: usize, level: u32) -> Result<()> {
@@ -455,12 +472,22 @@ impl Decoder<'_> {
             // The table of known keys stays under the map while it is filled.
             lua_rawgeti_(self.l, LUA_REGISTRYINDEX, (*self.keys).table_ref);
             lua_createtable(self.l, 0, count as c_int);
+            let mut direct = None;
             if self.shared.layout.get().is_none() {
                 self.hint(self.shared.map_mt_ref);
-            } else if self.options.decode_save_metatables {
-                direct::set_metatable(lua_topointer(self.l, -1), self.shared.map_mt);
+            } else {
+                let address = lua_topointer(self.l, -1);
+                if self.options.decode_save_metatables {
+                    direct::set_metatable(address, self.shared.map_mt);
+                }
+                direct = (count > 0).then(|| NewMap::new(address));
             }
             for _ in 0..count {
+                if let Some(map) = &direct
+                    && self.pair(map)?
+                {
+                    continue;
+                }
                 self.key(level)?;
                 self.value(level + 1)?;
                 lua_rawset(self.l, -3);
@@ -468,6 +495,34 @@ impl Decoder<'_> {
             lua_remove(self.l, -2);
         }
         Ok(())
+    }
+
+    /// Stores the next pair without a detour over the stack, when its key is a known string with a node of its own and its
+    /// value is plain. Otherwise nothing is read.
+    #[inline(always)]
+    unsafe fn pair(&mut self, map: &NewMap) -> Result<bool> {
+        let start = self.at;
+        let Some(&byte @ 0xa1..=0xbf) = self.bytes.get(start) else { return Ok(false) };
+        self.at += 1;
+        let keys = self.keys;
+        let text = self.take((byte & 0x1f).into())?;
+        // SAFETY: the known keys' bytes are those of live strings; names of metamethods, which begin with two
+        // underscores, are left to the C API. Nothing is allocated between the key's store and the value's.
+        unsafe {
+            let known = if text.first() == Some(&b'_') { None } else { (*keys).find(text) };
+            if let Some(known) = known
+                && let Some(plain) = self.plain()?
+                && let Some(slot) = map.slot(known.cast())
+            {
+                match plain {
+                    Plain::Number(number) => slot.set_number(number),
+                    Plain::Bool(value) => slot.set_bool(value),
+                }
+                return Ok(true);
+            }
+        }
+        self.at = start;
+        Ok(false)
     }
 
     /// A map's key. Short strings are looked for among those seen lately, which saves Lua's own search for them.

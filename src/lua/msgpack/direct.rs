@@ -5,7 +5,7 @@
 //! array          asize values; key i is array[i], slot 0 is key 0
 //! node           hmask+1 nodes of 24 bytes: value, key, next; a table without a hash part points at one shared node
 //! value          a double, or a tag in the upper 17 bits above a pointer of 47
-//! GCstr          +16 or +20 length (it moved in 2021), +24 the bytes
+//! GCstr          +12 what tables hash it by, +16 or +20 length (it moved in 2021), +24 the bytes
 //! GCcdata        +10 ctype id, +16 payload
 //! ```
 //!
@@ -28,7 +28,11 @@ const TAB_ASIZE: usize = 48;
 const TAB_HMASK: usize = 52;
 const NODE_SIZE: usize = 24;
 const NODE_KEY: usize = 8;
+const NODE_NEXT: usize = 16;
+const STR_HASH: usize = 12;
 const STR_DATA: usize = 24;
+/// Where every object keeps the collector's colours.
+const MARKED: usize = 8;
 const CDATA_ID: usize = 10;
 const CDATA_PAYLOAD: usize = 16;
 
@@ -77,7 +81,7 @@ impl Layout {
     /// is an empty table. `int64_id` is that ctype's id.
     ///
     /// # Safety
-    /// The five stack slots hold those values.
+    /// The stack slots hold those values, and at `idx + 4` there is a map with 40 strings as its keys.
     pub(crate) unsafe fn prove(l: *mut lua_State, idx: c_int, int64_id: u16) -> Option<Layout> {
         if !cfg!(all(target_pointer_width = "64", target_endian = "little")) {
             return None;
@@ -88,7 +92,7 @@ impl Layout {
             if libc::pipe(pipe.as_mut_ptr()) != 0 {
                 return None;
             }
-            let tables = [0, 1, 2].map(|i| lua_topointer(l, idx + i) as usize);
+            let tables = [0, 1, 2, 4].map(|i| lua_topointer(l, idx + i) as usize);
             let layout = Self::look(tables, int64_id, pipe);
             libc::close(pipe[0]);
             libc::close(pipe[1]);
@@ -96,7 +100,7 @@ impl Layout {
         }
     }
 
-    fn look([array, map, metatable]: [usize; 3], int64_id: u16, pipe: [c_int; 2]) -> Option<Layout> {
+    fn look([array, map, metatable, large]: [usize; 4], int64_id: u16, pipe: [c_int; 2]) -> Option<Layout> {
         let word = |address: usize| probe::<8>(address, pipe).map(u64::from_le_bytes);
         let half = |address: usize| probe::<4>(address, pipe).map(u32::from_le_bytes);
         let slots = word(array + TAB_ARRAY)? as usize;
@@ -141,6 +145,24 @@ impl Layout {
         // The empty table: neither part, and the same shared node, whose value is nil.
         is(half(metatable + TAB_ASIZE)? == 0 && word(metatable + TAB_NODE)? as usize == nil_node)?;
         is(word(nil_node)? == NIL)?;
+
+        // The large map: most keys are where their hash says (the rest collided), and a free node is nil in both halves.
+        let hmask = half(large + TAB_HMASK)? as usize;
+        let nodes = word(large + TAB_NODE)? as usize;
+        is(hmask == 63)?;
+        let (mut at_home, mut free) = (0, 0);
+        for i in 0..=hmask {
+            let node = nodes + i * NODE_SIZE;
+            let key = word(node + NODE_KEY)?;
+            if key == NIL {
+                is(word(node)? == NIL && word(node + NODE_NEXT)? == 0)?;
+                free += 1;
+            } else {
+                is(key >> 47 == STR)?;
+                at_home += usize::from(half((key & POINTER) as usize + STR_HASH)? as usize & hmask == i);
+            }
+        }
+        is(free == 24 && at_home >= 20)?;
         Some(Layout { str_len, nil_node })
     }
 }
@@ -417,4 +439,71 @@ impl NewArray {
 pub(super) unsafe fn set_metatable(address: *const c_void, metatable: *const c_void) {
     // SAFETY: the field of a live table; both are 64-bit references in this layout.
     unsafe { address.cast::<u8>().cast_mut().add(TAB_METATABLE).cast::<*const c_void>().write(metatable) };
+}
+
+/// The hash part of a new table, which decoding fills with short strings as keys.
+pub(super) struct NewMap {
+    table: *mut u8,
+    /// The table's colour when it was made: white, so as long as it has that it needs no barrier of the collector.
+    marked: u8,
+}
+
+impl NewMap {
+    /// The table at `address`.
+    ///
+    /// # Safety
+    /// As [`NewArray::new`], and the table was made with room for at least one pair.
+    #[inline]
+    pub(super) unsafe fn new(address: *const c_void) -> NewMap {
+        // SAFETY: fields of a live table.
+        unsafe { NewMap { table: address.cast::<u8>().cast_mut(), marked: read(address.cast(), MARKED) } }
+    }
+
+    /// Where the value of a new key goes, when the key's own node is free; the key is stored then. Otherwise `None`, and
+    /// the C API must store the pair.
+    ///
+    /// # Safety
+    /// The table is alive, and `key` are the bytes of a live Lua string that is no metamethod's name (LuaJIT remembers
+    /// which of those a table lacks). The value must be stored before anything else happens to the table.
+    #[inline(always)]
+    pub(super) unsafe fn slot(&self, key: *const u8) -> Option<NewSlot> {
+        // SAFETY: fields of a live table, read anew each time: the C API may have moved the nodes meanwhile.
+        unsafe {
+            let string = key.sub(STR_DATA);
+            let hmask: u32 = read(self.table, TAB_HMASK);
+            let nodes: *mut u8 = read(self.table, TAB_NODE);
+            let node = nodes.add((read::<u32>(string, STR_HASH) & hmask) as usize * NODE_SIZE);
+            let free = read::<u64>(node, NODE_KEY) == NIL && read::<u64>(node, 0) == NIL;
+            if !free || read::<u8>(self.table, MARKED) != self.marked {
+                return None;
+            }
+            node.add(NODE_KEY).cast::<u64>().write(STR << 47 | string as u64);
+            Some(NewSlot(node.cast()))
+        }
+    }
+}
+
+/// A value's place.
+pub(super) struct NewSlot(*mut u64);
+
+impl NewSlot {
+    /// Stores a number.
+    ///
+    /// # Safety
+    /// The slot was just given by [`NewMap::slot`].
+    #[inline(always)]
+    pub(super) unsafe fn set_number(&self, number: f64) {
+        // SAFETY: one value behind the pointer.
+        unsafe { NewArray { slots: self.0 }.set_number(0, number) };
+    }
+
+    /// Stores a boolean.
+    ///
+    /// # Safety
+    /// As `set_number`.
+    #[inline(always)]
+    pub(super) unsafe fn set_bool(&self, value: bool) {
+        // SAFETY: one value behind the pointer.
+        unsafe { NewArray { slots: self.0 }.set_bool(0, value) };
+    }
 }
