@@ -280,6 +280,12 @@ impl<B: Body> Cord<B> {
         self.free.len()
     }
 
+    /// The pooled record that `depth` others will be taken before, or null.
+    pub fn pooled_below(&self, depth: usize) -> FiberPtr<B> {
+        let at = self.free.len().checked_sub(depth.saturating_add(1));
+        at.and_then(|at| self.free.get(at)).copied().unwrap_or(std::ptr::null_mut())
+    }
+
     /// The record in slot `i`, in use or not (then its id is 0).
     pub fn record(&self, i: usize) -> Option<FiberPtr<B>> {
         self.records.get(i).copied()

@@ -318,9 +318,14 @@ impl Body for LuaBody {
                 (*state).set_anchor(f, Anchor::Results, false);
                 (*f).data.results = 0;
             }
-            if (*cord).pooled() >= (*state).threads_kept && !(*f).data.l.is_null() {
-                (*state).set_anchor(f, Anchor::Thread, false);
-                (*f).data.l = std::ptr::null_mut();
+            // The pool is a stack of records, of which the uppermost `threads_kept` keep their threads. This record comes
+            // on top, so the one that falls out of them gives up its own: the other way round, one burst of fibers would
+            // leave records without threads on top for good.
+            let kept = (*state).threads_kept;
+            let cold = if kept == 0 { f } else { (*cord).pooled_below(kept - 1) };
+            if !cold.is_null() && !(*cold).data.l.is_null() {
+                (*state).set_anchor(cold, Anchor::Thread, false);
+                (*cold).data.l = std::ptr::null_mut();
             }
             if !(*f).on_yield.is_empty() {
                 (*state).drop_triggers(f);
