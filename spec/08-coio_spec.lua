@@ -419,6 +419,69 @@ describe('a signal', function()
         assert.matches('^false\t[^\n]*interrupted!\n$', out)
     end)
 
+    it('from the keyboard reaches the main fiber though another one catches every error', function()
+        for _, pause in ipairs { 'fiber.yield()', 'fiber.sleep(0)', '' } do
+            local out = helpers.run_ok(HEAD .. [[
+                jit.off()
+                local n = 0
+                fiber.create(function()
+                    fiber.sleep(0)
+                    while true do
+                        pcall(function() for i = 1, 1e4 do n = n + 1 / 1e4 end end)
+                        ]] .. pause .. [[
+                    end
+                end)
+                interrupt_later(0.1)
+                local ok, problem = pcall(fiber.sleep, 5)
+                print(ok, problem)
+                -- The fiber it hit goes on, but for the one that lets nobody else run.
+                local before = n
+                if ... ~= '' then fiber.sleep(0.05) end
+                print(n > before or ... == '')
+            ]], { args = { pause } })
+            assert.matches('^false\t[^\n]*interrupted!\ntrue\n$', out)
+        end
+    end)
+
+    it('from the keyboard is raised after fiber.create when the child ends of it', function()
+        local out = helpers.run_ok(HEAD .. [[
+            jit.off()
+            interrupt_later(0.1)
+            local ok, problem = pcall(function()
+                fiber.create(function() while true do end end)
+                for i = 1, 10 do local x = i end
+                print 'went on'
+            end)
+            print(ok, problem)
+        ]])
+        assert.matches('^false\t[^\n]*interrupted!\n$', out)
+    end)
+
+    it('from the keyboard ends the program the second time, as without fibers', function()
+        local result = helpers.run(HEAD .. [[
+            interrupt_later(0.05)
+            print(pcall(fiber.sleep, 5))
+            interrupt_later(0.05)
+            print(pcall(fiber.sleep, 5))
+        ]])
+        assert.equal(2, result.signal)
+        assert.equal('false\tinterrupted!\n', result.stdout)
+    end)
+
+    it('is not seen in a debugger\'s hook', function()
+        local out = helpers.run_ok(HEAD .. [[
+            local n = 0
+            for _, mask in ipairs { '', 'crl' } do
+                debug.sethook(function() n = n + 1 end, mask, 1)
+                fiber.sleep(0.01)
+                a:readable(0.01)
+                debug.sethook()
+            end
+            print(n > 10)
+        ]])
+        assert.equal('true\n', out)
+    end)
+
     it('from the keyboard ends a script that waits', function()
         local result = helpers.run(HEAD .. [[
             interrupt_later(0.1)

@@ -119,8 +119,8 @@ pub trait Body: Sized + 'static {
     unsafe fn before_poll(cord: *mut Cord<Self>);
     /// A watched descriptor is ready.
     unsafe fn event(cord: *mut Cord<Self>, data: usize, ready: Readiness);
-    /// A signal ended the poll. True if the main fiber must raise "interrupted!".
-    unsafe fn interrupted(cord: *mut Cord<Self>) -> bool;
+    /// True if a signal came and the main fiber must raise "interrupted!". `surely`: one has just ended the poll.
+    unsafe fn interrupted(cord: *mut Cord<Self>, surely: bool) -> bool;
     /// Before a stuck or main switch: what to restore after it, or why there may be none.
     unsafe fn before_switch(cord: *mut Cord<Self>) -> Result<u8, Refused>;
     /// After it.
@@ -559,13 +559,15 @@ impl<B: Body> Cord<B> {
     unsafe fn poll(cord: *mut Self, timeout: Option<Duration>) {
         // SAFETY: the caller's contract.
         unsafe {
+            // A signal that came since any Lua code ran would not end the sleep.
+            if timeout != Some(Duration::ZERO) && B::interrupted(cord, false) {
+                return Self::interrupt_main(cord);
+            }
             let mut events = std::mem::take(&mut (*cord).descriptors.events);
             match (*cord).descriptors.wait(timeout, &mut events) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
-                    if B::interrupted(cord) {
-                        let main = (*cord).main;
-                        (*main).attention |= attention::INTERRUPTED;
-                        (*cord).wakeup(main);
+                    if B::interrupted(cord, true) {
+                        Self::interrupt_main(cord);
                     }
                 }
                 // A poller that cannot be opened or read leaves timers: sleep until the next one instead of spinning.
@@ -582,6 +584,15 @@ impl<B: Body> Cord<B> {
             }
             events.clear();
             (*cord).descriptors.events = events;
+        }
+    }
+
+    unsafe fn interrupt_main(cord: *mut Self) {
+        // SAFETY: the caller's contract: a live cord.
+        unsafe {
+            let main = (*cord).main;
+            (*main).attention |= attention::INTERRUPTED;
+            (*cord).wakeup(main);
         }
     }
 

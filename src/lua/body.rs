@@ -389,13 +389,9 @@ impl Body for LuaBody {
         }
     }
 
-    unsafe fn interrupted(cord: *mut Cord<Self>) -> bool {
-        // SAFETY: reads the hook. The luajit program's signal handler sets one that raises "interrupted!" at the next
-        // instruction of whatever Lua code runs next; it belongs to the main fiber.
-        unsafe {
-            let l = (*(*cord).body.state).scratch;
-            lua_gethook(l).is_some() && lua_gethookmask(l) & LUA_MASKCOUNT != 0 && lua_gethookcount(l) == 1
-        }
+    unsafe fn interrupted(cord: *mut Cord<Self>, surely: bool) -> bool {
+        // SAFETY: the state is live while its cord is.
+        unsafe { super::interrupt::take((*cord).body.state, surely) }
     }
 
     unsafe fn before_switch(cord: *mut Cord<Self>) -> Result<u8, Refused> {

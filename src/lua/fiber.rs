@@ -70,6 +70,7 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
     unsafe {
         lua_createtable(l, 0, FUNCTIONS.len() as c_int);
         state::register(l, FUNCTIONS);
+        super::interrupt::install(state::find(l));
     }
 }
 

@@ -11,6 +11,7 @@ pub mod decimal;
 pub mod error;
 pub mod fiber;
 pub mod inspect;
+pub mod interrupt;
 pub mod jit;
 pub mod msgpack;
 pub mod sockaddr;

@@ -11,7 +11,7 @@ local type, tonumber, tostring, pairs, ipairs, pcall, select = type, tonumber, t
 local error, setmetatable, format, min = error, setmetatable, string.format, math.min
 local raw_fd, raw_read, raw_write, raw_iowait = raw.fd, raw.read, raw.write, raw.iowait
 
-ffi.cdef('char *cord_strerror_s(int) __asm__("strerror");')
+ffi.cdef('char *cord_socket_errno_text(int) __asm__("strerror");')
 
 local READ, WRITE = 1, 2
 local TIMED_OUT = 2
@@ -23,7 +23,7 @@ local TRANSIENT = { [ERRNO.EAGAIN] = true, [ERRNO.EWOULDBLOCK] = true, [ERRNO.EI
 local FATAL = { [ERRNO.EBADF] = true, [ERRNO.EINVAL] = true, [ERRNO.EOPNOTSUPP] = true, [ERRNO.ENOTSOCK] = true }
 
 local function strerror(errno)
-    return ffi.string(ffi.C.cord_strerror_s(errno))
+    return ffi.string(ffi.C.cord_socket_errno_text(errno))
 end
 
 -- nil and the text of an error without a socket; the number is left in errno.

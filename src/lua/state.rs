@@ -226,6 +226,7 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
     unsafe {
         let state = lua_touserdata(l, 1).cast::<State>();
         if !state.is_null() && (*state).library == &raw const LIBRARY {
+            super::interrupt::uninstall(state);
             // Another state may get the same addresses.
             LAST.store(std::ptr::null_mut(), Ordering::Release);
             (*state).owner = std::ptr::null();
