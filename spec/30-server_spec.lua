@@ -320,6 +320,45 @@ describe('a server', function()
         end
     end)
 
+    it('survives finalizers that make and ask for fibers while requests are decoded', function()
+        local out = helpers.run_ok [[
+            local client, fiber, server = require 'spec.server_helpers', require 'cord.fiber', require 'cord.server'
+            local ran, born = 0, 0
+            local function arm()
+                local proxy = newproxy(true)
+                getmetatable(proxy).__gc = function()
+                    ran = ran + 1
+                    pcall(fiber.self)
+                    pcall(fiber.id)
+                    pcall(fiber.status)
+                    pcall(fiber.name)
+                    pcall(server.session)
+                    assert(not pcall(fiber.yield))
+                    fiber.new(function() born = born + 1 end)
+                    arm()
+                end
+            end
+            for _ = 1, 5 do arm() end
+            local srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+            local conn = client.connect(srv:address())
+            collectgarbage('setpause', 1)
+            collectgarbage('setstepmul', 10000)
+            for i = 1, 200 do
+                for k = 1, 10 do conn:request(10, { [0x22] = 'echo', [0x21] = { { i, { 'x' .. i .. k } }, 'y' .. i .. k } }) end
+                for k = 1, 10 do
+                    local _, body = conn:response()
+                    assert(body[0x30][1][2][1] == 'x' .. i .. k and body[0x30][2] == 'y' .. i .. k)
+                end
+            end
+            conn:close()
+            srv:stop()
+            fiber.sleep(0.01)
+            assert(ran > 100 and born >= ran - 10, ran)
+            io.write 'fine'
+        ]]
+        assert.equal('fine', out)
+    end)
+
     it('has no session and pushes nothing outside of requests', function()
         assert.is_nil(server.session())
         local fine, err = pcall(server.push, 1)

@@ -146,7 +146,7 @@ pub(super) fn thread_mark() -> libc::pthread_t {
 
 /// The scheduler.
 pub struct Cord<B: Body> {
-    /// The fiber that runs; null while the scheduler looks at the outside world.
+    /// The fiber that runs; [`nobody`](Self::nobody) while the scheduler looks at the outside world.
     pub current: FiberPtr<B>,
     /// Who runs next.
     pub ready: Ring<Fiber<B>>,
@@ -155,6 +155,9 @@ pub struct Cord<B: Body> {
     last_turn: u64,
     /// The program itself.
     pub main: FiberPtr<B>,
+    /// Stands for the running fiber while none runs: code that the scheduler calls may ask who it is (a finalizer that
+    /// runs while a reply is decoded). Dead, without an id, never queued.
+    pub nobody: FiberPtr<B>,
     /// The runner on whose stack the current fiber runs, if it is not the main one.
     pub running: *mut Runner<B>,
     /// Its stack, once a stuck fiber has asked.
@@ -200,6 +203,7 @@ impl<B: Body> Cord<B> {
             budget_max: BUDGET_MAX,
             last_turn: 0,
             main: std::ptr::null_mut(),
+            nobody: std::ptr::null_mut(),
             running: std::ptr::null_mut(),
             running_at: Place::NOWHERE,
             returned: false,
@@ -233,6 +237,10 @@ impl<B: Body> Cord<B> {
         }
         cord.main = main;
         cord.current = main;
+        let mut nobody = Fiber::blank(1);
+        nobody.flags = flag::DEAD;
+        cord.nobody = Box::into_raw(Box::new(nobody));
+        cord.records.push(cord.nobody);
         cord
     }
 
@@ -495,7 +503,7 @@ impl<B: Body> Cord<B> {
         // SAFETY: the caller's contract; no reference is held across the calls into the body.
         unsafe {
             // Nobody runs: whoever ran last may be woken like any other.
-            (*cord).current = std::ptr::null_mut();
+            (*cord).current = (*cord).nobody;
             B::before_poll(cord);
             (*cord).clock.update();
             let now = (*cord).clock.monotonic;
@@ -520,7 +528,7 @@ impl<B: Body> Cord<B> {
     unsafe fn wait_outside(cord: *mut Self) {
         // SAFETY: as for `turn`.
         unsafe {
-            (*cord).current = std::ptr::null_mut();
+            (*cord).current = (*cord).nobody;
             B::before_poll(cord);
             if !(*cord).ready.is_empty() {
                 return;

@@ -232,7 +232,11 @@ unsafe fn handle_at(l: *mut lua_State, idx: c_int) -> *const Handle {
 /// The live fiber of a handle, or null.
 unsafe fn live(handle: *const Handle) -> LuaFiber {
     // SAFETY: records are never freed.
-    unsafe { if (*(*handle).record).id == (*handle).id { (*handle).record } else { std::ptr::null_mut() } }
+    unsafe {
+        let (record, id) = ((*handle).record, (*handle).id);
+        // The handle of nobody (see `Cord::nobody`) has no id, and is of a dead fiber.
+        if (*record).id == id && id != 0 { record } else { std::ptr::null_mut() }
+    }
 }
 
 /// A number that names a fiber: a Lua number, a numeric string or a 64-bit cdata (through `tonumber` in fiber.lua).
@@ -311,14 +315,22 @@ macro_rules! attempt_way {
 pub(crate) unsafe fn spawn(s: *mut State, l: *mut lua_State, moved: c_int) -> LuaFiber {
     // SAFETY: the record is only shown, not claimed, until nothing can fail any more.
     unsafe {
-        let f = (*s).cord.peek_record();
-        (*s).reserve_anchors(l, f);
-        if (*f).data.l.is_null() {
+        let f = loop {
+            let f = (*s).cord.peek_record();
+            (*s).reserve_anchors(l, f);
+            if !(*f).data.l.is_null() {
+                break f;
+            }
             let thread = lua_newthread(l);
-            (*s).keep_anchor(l, f, Anchor::Thread);
-            (*f).data.l = thread;
-            (*s).cord.body.mark(thread, MARK);
-        }
+            // A finalizer that ran just now may have made a fiber of this record.
+            if (*s).cord.peek_record() == f && (*f).data.l.is_null() {
+                (*s).keep_anchor(l, f, Anchor::Thread);
+                (*f).data.l = thread;
+                (*s).cord.body.mark(thread, MARK);
+                break f;
+            }
+            lua_settop(l, -2);
+        };
         let thread = (*f).data.l;
         if moved > 16 && !room(s, thread, moved) {
             luaL_error(l, c"too many arguments for a fiber (%d)".as_ptr(), moved - 1);

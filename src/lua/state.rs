@@ -443,8 +443,9 @@ unsafe fn fill_store(l: *mut lua_State, state: *mut State) {
         let reference = luaL_ref(l, -2);
         luaL_unref(l, -1, reference);
         (*state).keep(l, Keep::Triggers);
-        let main = (*state).cord.main;
-        (*state).reserve_anchors(l, main);
+        // The records made first: the main fiber's, and nobody's.
+        let nobody = (*state).cord.nobody;
+        (*state).reserve_anchors(l, nobody);
     }
 }
 
