@@ -53,6 +53,7 @@ luaopen! {
     luaopen_cord_socket => "cord.socket",
     luaopen_cord_msgpack => "cord.msgpack",
     luaopen_cord_server => "cord.server",
+    luaopen_cord_pool => "cord.pool",
     luaopen_cord_netbox => "cord.netbox",
     luaopen_cord_uuid => "cord.uuid",
 }

@@ -62,6 +62,7 @@ pub static MODULES: &[Module] = &[
         native: Some(crate::netbox::lua::native),
         source: include_str!("../netbox/netbox.lua"),
     },
+    Module { name: "cord.pool", native: None, source: include_str!("../netbox/pool.lua") },
     Module { name: "cord.netbox.options", native: None, source: include_str!("../netbox/options.lua") },
     Module { name: "cord.netbox.sql", native: None, source: include_str!("../netbox/sql.lua") },
     Module { name: "cord.netbox.stream", native: None, source: include_str!("../netbox/stream.lua") },

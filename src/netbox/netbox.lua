@@ -429,6 +429,10 @@ function methods.eval(conn, expression, args, opts)
     return with_options(op_eval, conn, opts, expression, args)
 end
 
+local function bare_ping(conn, deadline)
+    return slow(op_bare, conn, 64, NOTHING, nil, nil, nil, deadline, op_bare(conn, deadline, 64, NOTHING))
+end
+
 function methods.ping(conn, opts)
     if type(conn) ~= 'table' then
         return dot_call('ping')
@@ -442,7 +446,7 @@ function methods.ping(conn, opts)
     if raw.is_worker(conn._raw) then
         return error('Synchronous requests are not allowed in net.box trigger', 2)
     end
-    local ok = pcall(with_options, op_bare, conn, { timeout = opts and opts.timeout }, 64, NOTHING)
+    local ok = pcall(bare_ping, conn, opts and deadline_of(opts))
     if not ok and fraw.is_cancelled() then
         return fail(CANCELLED)
     end
