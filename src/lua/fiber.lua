@@ -107,6 +107,8 @@ methods.cancel = fiber.cancel
 -- ---------------------------------------------------------------- questions
 
 fiber.self = raw.self
+-- The last error is kept for each fiber: its thread may serve another one later.
+E.set_current_fiber(raw.self)
 
 function fiber.id(...)
     local err, id = raw_id(...)
