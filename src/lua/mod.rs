@@ -49,6 +49,7 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.trace", native: Some(trace::native), source: include_str!("trace.lua") },
     Module { name: "cord.ffi", native: Some(capi::native), source: include_str!("ffi.lua") },
     Module { name: "cord.socket", native: Some(socket::native), source: include_str!("socket.lua") },
+    Module { name: "cord.luasocket", native: None, source: include_str!("luasocket.lua") },
     Module { name: "cord.errno", native: None, source: include_str!("errno.lua") },
     Module { name: "cord.console", native: None, source: include_str!("console.lua") },
     Module { name: "cord.error", native: Some(error::native), source: include_str!("error.lua") },

@@ -781,10 +781,16 @@ local function serve(server, s, address)
     address = address or raw.name(s._handle) or { host = '?', port = '?' }
     rename(server, address)
     log().verbose('started')
+    local accepted = 0
     while raw_fd(s._handle) do
         local client, from = methods.accept(s)
         if client then
             fiber.create(serve_client, server, client, from)
+            accepted = accepted + 1
+            if accepted % 32 == 0 then
+                -- A flood of clients leaves others their turn.
+                fiber.yield()
+            end
         elseif TRANSIENT[s._errno] then
             wait_for(s._handle, READ, nil, false, 2, true)
         else
@@ -918,8 +924,19 @@ end
 socket.iowait = iowait
 socket.internal = raw
 
+-- LuaSocket's calls, made when one of them is first asked for; not keys of the module, as in Tarantool.
+local EMULATED = { tcp = true, connect = true, bind = true }
+local emulation
+
 return setmetatable(socket, {
     __call = function(_, ...)
         return new_socket(...)
+    end,
+    __index = function(_, key)
+        if not EMULATED[key] then
+            return nil
+        end
+        emulation = emulation or load('cord.luasocket')(socket, methods)
+        return emulation[key]
     end,
 })

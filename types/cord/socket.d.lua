@@ -100,6 +100,28 @@ function socket.from_fd(fd) end
 ---@return integer|string events
 function socket.iowait(fd, events, timeout) end
 
+---@class cord.socket.luasocket: table an object with LuaSocket's methods: receive, send, settimeout, accept, ...
+
+---LuaSocket's `tcp()`, as Tarantool emulates it; so are the next two.
+---@return cord.socket.luasocket? master
+---@return string? err
+function socket.tcp() end
+
+---@async
+---@param host string
+---@param port integer|string
+---@return cord.socket.luasocket? client
+---@return string? err
+function socket.connect(host, port) end
+
+---@async
+---@param host string
+---@param port integer|string
+---@param backlog? integer
+---@return cord.socket.luasocket? server
+---@return string? err
+function socket.bind(host, port, backlog) end
+
 ---@class cord.socket.object
 local object = {}
 
