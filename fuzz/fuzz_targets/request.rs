@@ -1,4 +1,4 @@
-//! Bytes as a client would send them: framing, headers, bodies, and the statements of the space engine.
+//! Bytes as a client would send them: framing, headers, bodies, calls, logins, and the statements of the space engine.
 //!
 //! Holds: no panic, no hang; every request that is understood is answered by one whole packet; now and then that what a
 //! snapshot is taken of can be restored.
@@ -6,6 +6,9 @@
 #![no_main]
 
 use cord::iproto::decode::{self, Body, Frame, RequestHeader};
+use cord::iproto::constants::{key, kind};
+use cord::iproto::mp;
+use cord::server::request;
 use cord::server::engine::{Engine, IndexOptions, Limits, PartOptions, SpaceOptions, SpaceRef, Statement};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
@@ -43,7 +46,14 @@ fn run(engine: &mut Engine, data: &[u8]) {
         input = &input[end..];
         let mut header = RequestHeader::default();
         let Ok(at) = decode::request_header(packet, &mut header) else { continue };
+        for (kind, name_key) in [(kind::CALL, key::FUNCTION_NAME), (kind::EVAL, key::EXPR)] {
+            if let Ok((_, args)) = request::named(kind, name_key, &packet[at..]) {
+                assert!(mp::Reader::new(args).read_array().is_ok());
+                assert_eq!(mp::Reader::new(args).raw(), Ok(args));
+            }
+        }
         let Ok(body) = Body::of_request(header.kind, &packet[at..]) else { continue };
+        let _ = request::scramble(&body, true);
         let Ok(Some(statement)) = Statement::from_body(header.kind, &body) else { continue };
         let mut out = Vec::new();
         engine.respond(&statement, (header.stream_id != 0).then_some(txn), header.sync, &mut out);

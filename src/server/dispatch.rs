@@ -11,13 +11,14 @@
 
 use super::engine::{BoxError, SpaceRef, Statement};
 use super::hub::{FEATURES, Hub, Instance, Purpose, Request, hook, open};
+use super::request::{named, packet_code, scramble};
 use super::session::{Phase, Session};
 use super::user::GUEST;
 use super::{stream, watch};
 use crate::fiber::fiber::flag;
-use crate::iproto::auth::{CHAP_SHA1, Scramble};
+use crate::iproto::auth::CHAP_SHA1;
 use crate::iproto::constants::{PROTOCOL_VERSION, errcode, feature, key, kind};
-use crate::iproto::decode::{Body, Frame, PacketError, RequestHeader, frame, id_body, request_header};
+use crate::iproto::decode::{Body, Frame, RequestHeader, frame, id_body, request_header};
 use crate::iproto::encode;
 use crate::iproto::mp::{self, Reader};
 use crate::lua::body::LuaFiber;
@@ -253,14 +254,6 @@ unsafe fn error(hub: *mut Hub, session: *mut Session, sync: u64, code: u32, mess
     }
 }
 
-/// The code of a packet's error.
-pub(super) fn packet_code(error: PacketError) -> u32 {
-    match error {
-        PacketError::MissingField(_) => errcode::MISSING_REQUEST_FIELD,
-        _ => errcode::INVALID_MSGPACK,
-    }
-}
-
 unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64, waited: bool) {
     let mut header = RequestHeader::default();
     // SAFETY: the context's pointers are live.
@@ -378,7 +371,7 @@ unsafe fn login(context: &Context, header: &RequestHeader, body: &[u8]) {
         };
         let user = body.str(key::USER_NAME).unwrap_or_default();
         let session = context.session;
-        let known = match scramble_of(&body, user == GUEST) {
+        let known = match scramble(&body, user == GUEST) {
             Err((code, text)) => return context.fail_with(header.sync, code, text),
             Ok(None) => true,
             Ok(Some(answer)) => {
@@ -400,35 +393,6 @@ unsafe fn login(context: &Context, header: &RequestHeader, body: &[u8]) {
             refuse_login(context, header.sync);
         }
     }
-}
-
-/// What an AUTH request proves itself with; nothing when it asks to be guest again.
-fn scramble_of<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>, (u32, Vec<u8>)> {
-    let broken = || (errcode::INVALID_MSGPACK, b"Invalid MsgPack - authentication request body".to_vec());
-    let mut reader = Reader::new(body.raw(key::TUPLE).unwrap_or_default());
-    let count = reader.read_array().map_err(|_| broken())?;
-    if count == 0 && guest {
-        return Ok(None);
-    }
-    if count < 2 {
-        return Err(broken());
-    }
-    let method = reader.read_str().map_err(|_| broken())?;
-    if method != CHAP_SHA1.as_bytes() {
-        let text = [b"Unknown authentication method '", method, b"'"].concat();
-        return Err((errcode::UNKNOWN_AUTH_METHOD, text));
-    }
-    let invalid = |what: &str| {
-        let text = format!("Invalid 'chap-sha1' request: {what}");
-        (errcode::INVALID_AUTH_REQUEST, text.into_bytes())
-    };
-    let answer = match reader.peek() {
-        Ok(mp::Family::Str) => reader.read_str(),
-        Ok(mp::Family::Bin) => reader.read_bin(),
-        _ => return Err(invalid("scramble must be string")),
-    };
-    let answer = answer.map_err(|_| broken())?;
-    answer.try_into().map(Some).map_err(|_| invalid("invalid scramble size"))
 }
 
 /// Starts the fiber that waits and then answers a failed login.
@@ -470,37 +434,6 @@ unsafe fn auth_hook(context: &Context, user: &[u8], known: bool) {
         let request = Request { purpose: Purpose::Call, session: 0, session_id: 0, instance, sync: 0, stream: 0 };
         launch(context.s, context.hub, sl, lua_gettop(sl) - base, request);
     }
-}
-
-/// The name and the arguments of a CALL, the expression and the arguments of an EVAL. Most bodies have the two keys and
-/// perhaps an empty map of tuple formats; the others are read the slow way.
-fn named(kind: u32, name_key: u8, body: &[u8]) -> Result<(&[u8], &[u8]), PacketError> {
-    if let Some(found) = quick(name_key, body) {
-        return Ok(found);
-    }
-    let parsed = Body::of_request(kind, body)?;
-    Ok((parsed.str(name_key).unwrap_or_default(), parsed.raw(key::TUPLE).unwrap_or(&[0x90])))
-}
-
-fn quick(name_key: u8, body: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (first, rest) = body.split_first()?;
-    if !matches!(first, 0x82 | 0x83) || *rest.first()? != name_key {
-        return None;
-    }
-    let mut reader = Reader::at(body, 2);
-    let name = reader.read_str().ok()?;
-    if *reader.rest().first()? != key::TUPLE {
-        return None;
-    }
-    let mut reader = Reader::at(body, reader.position() + 1);
-    if reader.peek().ok()? != mp::Family::Array {
-        return None;
-    }
-    let args = reader.raw().ok()?;
-    if *first == 0x83 && !reader.rest().starts_with(&[key::TUPLE_FORMATS, 0x80]) {
-        return None;
-    }
-    Some((name, args))
 }
 
 unsafe fn call(context: &Context, header: &RequestHeader, body: &[u8]) {

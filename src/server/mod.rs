@@ -28,6 +28,7 @@ pub mod engine;
 #[allow(unsafe_code)]
 pub mod hub;
 pub mod listener;
+pub mod request;
 pub mod session;
 #[cfg(feature = "module")]
 #[allow(unsafe_code)]

@@ -2,9 +2,10 @@
 //!
 //! Source: `src/box/iproto.cc` (`iproto_msg_decode`, `tx_process_begin` and others), 3.9-dev.
 
-use super::dispatch::{Context, packet_code};
+use super::dispatch::Context;
 use super::engine::error::Code;
 use super::engine::{BoxError, Engine, TxnId};
+use super::request::packet_code;
 use super::session::{Session, Stream};
 use crate::iproto::constants::{errcode, key, kind};
 use crate::iproto::decode::{Body, RequestHeader};

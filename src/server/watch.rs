@@ -2,8 +2,9 @@
 //!
 //! Source: `src/box/iproto.cc` (`iproto_session_notify`), `src/box/watcher.c`, 3.9-dev.
 
-use super::dispatch::{Context, bytes_at, packet_code};
+use super::dispatch::{Context, bytes_at};
 use super::hub::{Event, Hub, Instance};
+use super::request::packet_code;
 use super::session::Session;
 use crate::iproto::constants::{errcode, key, kind};
 use crate::iproto::decode::{Body, RequestHeader};

@@ -1,0 +1,147 @@
+//! What the server reads out of requests itself: pure bytes. Statements are the engine's ([`super::engine::Statement`]).
+
+use crate::iproto::auth::{CHAP_SHA1, Scramble};
+use crate::iproto::constants::{errcode, key};
+use crate::iproto::decode::{Body, PacketError};
+use crate::iproto::mp::{self, Reader};
+
+/// The code of a packet's error.
+pub fn packet_code(error: PacketError) -> u32 {
+    match error {
+        PacketError::MissingField(_) => errcode::MISSING_REQUEST_FIELD,
+        _ => errcode::INVALID_MSGPACK,
+    }
+}
+
+/// The name and the arguments of a CALL, the expression and the arguments of an EVAL. Most bodies have the two keys and
+/// perhaps an empty map of tuple formats; the others are read the slow way. Arguments are one MessagePack array.
+///
+/// # Errors
+/// [`PacketError`], as Tarantool words it for the type.
+pub fn named(kind: u32, name_key: u8, body: &[u8]) -> Result<(&[u8], &[u8]), PacketError> {
+    if let Some(found) = quick(name_key, body) {
+        return Ok(found);
+    }
+    slowly(kind, name_key, body)
+}
+
+fn slowly(kind: u32, name_key: u8, body: &[u8]) -> Result<(&[u8], &[u8]), PacketError> {
+    let parsed = Body::of_request(kind, body)?;
+    Ok((parsed.str(name_key).unwrap_or_default(), parsed.raw(key::TUPLE).unwrap_or(&[0x90])))
+}
+
+fn quick(name_key: u8, body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (first, rest) = body.split_first()?;
+    if !matches!(first, 0x82 | 0x83) || *rest.first()? != name_key {
+        return None;
+    }
+    let mut reader = Reader::at(body, 2);
+    let name = reader.read_str().ok()?;
+    if *reader.rest().first()? != key::TUPLE {
+        return None;
+    }
+    let mut reader = Reader::at(body, reader.position() + 1);
+    if reader.peek().ok()? != mp::Family::Array {
+        return None;
+    }
+    let args = reader.raw().ok()?;
+    if *first == 0x83 && !reader.rest().starts_with(&[key::TUPLE_FORMATS, 0x80]) {
+        return None;
+    }
+    Some((name, args))
+}
+
+/// What an AUTH request proves itself with; nothing when it asks to be guest again.
+///
+/// # Errors
+/// Code and text.
+pub fn scramble<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>, (u32, Vec<u8>)> {
+    let broken = || (errcode::INVALID_MSGPACK, b"Invalid MsgPack - authentication request body".to_vec());
+    let mut reader = Reader::new(body.raw(key::TUPLE).unwrap_or_default());
+    let count = reader.read_array().map_err(|_| broken())?;
+    if count == 0 && guest {
+        return Ok(None);
+    }
+    if count < 2 {
+        return Err(broken());
+    }
+    let method = reader.read_str().map_err(|_| broken())?;
+    if method != CHAP_SHA1.as_bytes() {
+        let text = [b"Unknown authentication method '", method, b"'"].concat();
+        return Err((errcode::UNKNOWN_AUTH_METHOD, text));
+    }
+    let invalid = |what: &str| {
+        let text = format!("Invalid 'chap-sha1' request: {what}");
+        (errcode::INVALID_AUTH_REQUEST, text.into_bytes())
+    };
+    let answer = match reader.peek() {
+        Ok(mp::Family::Str) => reader.read_str(),
+        Ok(mp::Family::Bin) => reader.read_bin(),
+        _ => return Err(invalid("scramble must be string")),
+    };
+    let answer = answer.map_err(|_| broken())?;
+    answer.try_into().map(Some).map_err(|_| invalid("invalid scramble size"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::iproto::constants::kind;
+    use proptest::prelude::*;
+
+    /// What both ways must agree on.
+    fn agree(body: &[u8]) -> std::result::Result<(), TestCaseError> {
+        for (kind, name_key) in [(kind::CALL, key::FUNCTION_NAME), (kind::EVAL, key::EXPR)] {
+            if let Some(found) = quick(name_key, body) {
+                prop_assert_eq!(slowly(kind, name_key, body), Ok(found));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_usual_forms_are_read_quickly() {
+        let with = [0x82, 0x22, 0xa1, b'f', 0x21, 0x92, 1, 2];
+        assert_eq!(quick(key::FUNCTION_NAME, &with), Some((&b"f"[..], &[0x92, 1, 2][..])));
+        let formats = [0x83, 0x22, 0xa1, b'f', 0x21, 0x90, 0x60, 0x80];
+        assert_eq!(quick(key::FUNCTION_NAME, &formats), Some((&b"f"[..], &[0x90][..])));
+        assert_eq!(quick(key::EXPR, &with), None);
+        // The other order, and no arguments, are read all the same.
+        let turned = [0x82, 0x21, 0x91, 1, 0x22, 0xa1, b'f'];
+        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &turned), Ok((&b"f"[..], &[0x91, 1][..])));
+        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &with[..4]), Err(PacketError::Body));
+        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &[0x81, 0x22, 0xa1, b'f']), Ok((&b"f"[..], &[0x90][..])));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn both_ways_agree_on_bodies_that_are_nearly_right(
+            first in 0x80_u8..0x85,
+            name in proptest::collection::vec(any::<u8>(), 0..40),
+            args in proptest::collection::vec(0_u8..0x80, 0..15),
+            tail in proptest::collection::vec(prop_oneof![Just(0x60_u8), Just(0x80), Just(0x22), any::<u8>()], 0..6),
+        ) {
+            for name_key in [key::FUNCTION_NAME, key::EXPR] {
+                let mut body = vec![first, name_key];
+                mp::put_str(&mut body, &name);
+                body.push(key::TUPLE);
+                mp::put_array(&mut body, args.len() as u32);
+                body.extend(&args);
+                body.extend(&tail);
+                agree(&body)?;
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_request_or_an_error(body in proptest::collection::vec(any::<u8>(), 0..60)) {
+            agree(&body)?;
+            let _ = named(kind::CALL, key::FUNCTION_NAME, &body);
+            if let Ok(body) = Body::parse(&body) {
+                let _ = scramble(&body, true);
+            }
+        }
+    }
+}
