@@ -147,6 +147,65 @@ helpers.describe_server('net.box', { init = INIT, listen = 'tcp' }, function(get
         assert.equal(0, wrong)
     end)
 
+    it('sends everything before it closes, and lets the server read it (T#6338)', function()
+        c:eval 'calls = 0'
+        local other = net.connect(get().uri)
+        for _ = 1, 5000 do other:call('f', { ('x'):rep(100) }, { is_async = true }) end
+        other:close()
+        local deadline = helpers.now() + 5
+        while c:eval 'return calls' < 5000 and helpers.now() < deadline do fiber.sleep(0.01) end
+        assert.equal(5000, (c:eval 'return calls'))
+    end)
+
+    it('does not merge credentials of the URI and the options (T#398, T#1545)', function()
+        local u = net.connect('u:secret@' .. get().uri, { user = 'empty', password = '' })
+        assert.equal('empty', (u:eval('return box.session.user()')))
+        u:close()
+        local ok, err = pcall(net.connect, 'u@' .. get().uri, { password = 'secret' })
+        assert.is_false(ok)
+        assert.equal('net.box: user is not defined', err.message)
+        ok, err = pcall(net.connect, get().uri .. '?transport=ssl')
+        assert.is_false(ok)
+        assert.equal('SSL is not available in this build', err.message)
+        u = net.connect(get().uri .. '?transport=plain')
+        assert.equal('active', u.state)
+        u:close()
+    end)
+
+    it('waits in a hot loop as anywhere (T#4491, T#1719)', function()
+        local sum = 0
+        for i = 1, 20000 do sum = sum + c:call('f', { i }) end
+        assert.equal(200010000, sum)
+    end)
+
+    it('waits where Lua cannot yield, and in coroutines', function()
+        assert.equal('a7b7', (('a.b.'):gsub('%.', function() return (c:call('f', { 7 })) end)))
+        local t = { 5, 3, 1, 4, 2 }
+        table.sort(t, function(a, b) return c:call('f', { a }) < c:call('f', { b }) end)
+        assert.same({ 1, 2, 3, 4, 5 }, t)
+        assert.same({ true, 9 }, { coroutine.resume(coroutine.create(function() return (c:call('f', { 9 })) end)) })
+        local done = 0
+        for i = 1, 10 do
+            fiber.create(function()
+                local text = ('x'):rep(20):gsub('x', function() return (c:call('f', { i })) end)
+                assert(text == tostring(i):rep(20))
+                done = done + 1
+            end)
+        end
+        local deadline = helpers.now() + 5
+        while done < 10 and helpers.now() < deadline do fiber.sleep(0.001) end
+        assert.equal(10, done)
+    end)
+
+    it('is cancelled in a call, and the reply goes to nobody', function()
+        local err
+        local f = fiber.create(function() err = select(2, pcall(c.call, c, 'slow', { 0.05, 1 })) end)
+        f:cancel()
+        fiber.sleep(0)
+        assert.equal('fiber is cancelled', err.message)
+        assert.equal(2, (c:call('slow', { 0.06, 2 })))
+    end)
+
     it('closes once and for all', function()
         c:close()
         c:close()

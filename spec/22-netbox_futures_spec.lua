@@ -93,6 +93,45 @@ helpers.describe_server('a future', { init = INIT }, function(get)
         assert.same({ 5 }, f:wait_result(5))
     end)
 
+    it('does not leak when it is dropped or discarded (T#3107, T#3629, tntcxx#156)', function()
+        local function round(n)
+            for i = 1, n do
+                local f = c:call('f', { i }, ASYNC)
+                if i % 2 == 0 then f:discard() end
+                if i % 1000 == 0 then c:ping() end
+            end
+            c:ping()
+            collectgarbage()
+            collectgarbage()
+        end
+        round(50000)
+        local before = collectgarbage 'count'
+        round(50000)
+        assert.is_true(collectgarbage 'count' - before < 100, collectgarbage 'count' - before)
+    end)
+
+    it('ignores a timeout of its request (T#11572)', function()
+        assert.same({ 3 }, c:call('slow', { 0.03, 3 }, { is_async = true, timeout = 0.001 }):wait_result(5))
+    end)
+
+    it('wakes everybody who waits for it, cancelled ones with an error', function()
+        local f = c:call('slow', { 0.05, 5 }, ASYNC)
+        local seen, err = 0, nil
+        for _ = 1, 5 do
+            fiber.create(function()
+                local result = f:wait_result()[1]
+                seen = seen + result
+            end)
+        end
+        local other = fiber.create(function() err = select(2, pcall(f.wait_result, f)) end)
+        other:cancel()
+        fiber.sleep(0)
+        assert.equal('fiber is cancelled', err.message)
+        assert.same({ 5 }, f:wait_result())
+        fiber.sleep(0)
+        assert.equal(25, seen)
+    end)
+
     it('of a thousand requests come back whole and in no other order (T#3255)', function()
         local futures = {}
         for i = 1, 1000 do futures[i] = c:call('f', { i }, ASYNC) end

@@ -33,6 +33,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"scramble", l_scramble),
     (c"attach", l_attach),
     (c"close", l_close),
+    (c"half_close", l_half_close),
     (c"phase", l_phase),
     (c"track", l_track),
     (c"schema_version", l_schema_version),
@@ -424,6 +425,18 @@ unsafe extern "C-unwind" fn l_close(l: *mut lua_State) -> c_int {
         let s = state::current(l);
         let conn = conn!(l);
         transport::close_fd(s, conn);
+    }
+    0
+}
+
+/// `half_close(conn)`: tells the peer that nothing more will come, and goes on reading.
+unsafe extern "C-unwind" fn l_half_close(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        if (*conn).fd >= 0 {
+            libc::shutdown((*conn).fd, libc::SHUT_WR);
+        }
     }
     0
 }

@@ -1340,6 +1340,12 @@ local function do_connect(...)
     if opts ~= nil then
         check_options(opts, core.CONNECT_OPTIONS, 3)
     end
+    local transport = parts.params and parts.params.transport and parts.params.transport[1] or 'plain'
+    if transport == 'ssl' then
+        return illegal('SSL is not available in this build', 3)
+    elseif transport ~= 'plain' then
+        return illegal('Invalid transport: ' .. transport, 3)
+    end
     opts = copy_options(opts or {})
     if opts.console then
         return illegal('Netbox text protocol support was dropped, please use require(\'console\').connect() instead', 3)

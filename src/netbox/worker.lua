@@ -449,24 +449,43 @@ return function(core)
 
     -- ------------------------------------------------------------ the end of a connection
 
-    -- Sends what close() found queued, and lets the peer read it before it hears of the end.
+    -- Seconds close() waits for a peer that does not read, and for one that does not say that it has read everything.
+    local FLUSH_TIME, DRAIN_TIME = 10, 0.5
+
+    local function is_over(rc)
+        local fd = raw.numbers(rc)
+        return fd < 0 or raw.problem(rc) ~= nil
+    end
+
+    -- Sends what close() found queued. If replies are still to come, the peer is told that no more requests will, and its
+    -- end is waited for: closing at once would make the system throw away what the peer has not read yet.
     local function flush_out(p, rc)
-        p.wanted = FLUSHED + IDLE
-        local deadline = fraw.deadline(10)
-        while true do
-            local bits = raw.attention(rc, p.wanted)
-            local fd, _, unsent = raw.numbers(rc)
-            if fd < 0 or band(bits, BROKEN) ~= 0 or raw.problem(rc) then
-                break
-            end
-            if unsent == 0 then
-                break
-            end
+        p.wanted = FLUSHED
+        local deadline = fraw.deadline(FLUSH_TIME)
+        while not is_over(rc) and select(3, raw.numbers(rc)) > 0 do
+            raw.attention(rc, FLUSHED)
             if fraw.park(deadline) == TIMED_OUT then
                 break
             end
         end
+        raw.attention(rc, 0)
         p.wanted = 0
+        local last = select(2, raw.numbers(rc))
+        if last == 0 or is_over(rc) then
+            return
+        end
+        raw.half_close(rc)
+        deadline = fraw.deadline(DRAIN_TIME)
+        while not is_over(rc) do
+            raw.attention(rc, 0)
+            if fraw.park(deadline) == TIMED_OUT then
+                local left = select(2, raw.numbers(rc))
+                if left == last then
+                    return
+                end
+                last, deadline = left, fraw.deadline(DRAIN_TIME)
+            end
+        end
     end
 
     local function announce_end(p, rc, box, state, err)
