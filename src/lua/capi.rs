@@ -188,8 +188,8 @@ fn scheduler() -> Result<*mut State, c_int> {
 fn running() -> Result<(*mut State, LuaFiber), c_int> {
     let s = scheduler()?;
     // SAFETY: the registry holds live states only.
-    let f = unsafe { (*s).cord.current };
-    if f.is_null() { Err(code::CALLBACK) } else { Ok((s, f)) }
+    let (f, nobody) = unsafe { ((*s).cord.current, (*s).cord.nobody) };
+    if f == nobody { Err(code::CALLBACK) } else { Ok((s, f)) }
 }
 
 fn find(fiber: u64) -> Result<(*mut State, LuaFiber), c_int> {
