@@ -39,39 +39,85 @@ pub unsafe fn push_kept(s: *mut State, l: *mut lua_State, which: Kept) {
     }
 }
 
-/// Appends the value at `idx` (an absolute position). Raises what cannot be encoded.
+/// How a value was encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encoded {
+    /// Just now.
+    Now,
+    /// By [`encode_ahead`]: the Lua type it had.
+    Before(c_int),
+    /// Not at all: only Lua code can say what it is. Call [`encode_ahead`].
+    NeedsLua,
+}
+
+/// A value that was encoded ahead: this, and the bytes behind it, are a userdata that stands in for the argument.
+#[repr(C)]
+struct Ahead {
+    mark: *const u8,
+    kind: c_int,
+    len: usize,
+}
+
+/// Its address marks values encoded ahead.
+static AHEAD: u8 = 0;
+
+/// Appends the value at `idx` (an absolute position) without running Lua code. Raises what cannot be encoded.
 ///
 /// # Safety
 /// `l` runs one of our functions; `out` is live and belongs to nobody's frame.
 #[inline(always)]
-pub unsafe fn encode(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<u8>) {
+pub unsafe fn encode(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<u8>) -> Encoded {
     // SAFETY: the caller's contract; nothing here needs a destructor.
     unsafe {
-        if let Err(failure) = msgpack::encode(l, idx, &mut *out, (*s).netbox.codec) {
-            encode_slow(s, l, idx, out, failure);
+        match msgpack::encode(l, idx, &mut *out, (*s).netbox.codec) {
+            Ok(()) => Encoded::Now,
+            Err(failure) => encode_slow(l, idx, out, failure),
         }
     }
 }
 
-/// What needs Lua code, which may do anything but wait; or the error.
 #[cold]
-unsafe fn encode_slow(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<u8>, mut failure: EncodeError) {
-    // SAFETY: as for `encode`.
+unsafe fn encode_slow(l: *mut lua_State, idx: c_int, out: *mut Vec<u8>, failure: EncodeError) -> Encoded {
+    // SAFETY: as for `encode`; a userdata long enough may be read, and only ours start with our mark.
     unsafe {
         luaL_checkstack_(l, 16, c"encoding".as_ptr());
-        if failure == EncodeError::NeedsLua {
-            match msgpack::encode_to_string(l, idx, (*s).netbox.codec) {
-                Ok(()) => {
-                    let mut len = 0;
-                    let at = lua_tolstring(l, -1, &raw mut len);
-                    (&mut *out).extend_from_slice(std::slice::from_raw_parts(at.cast(), len));
-                    return lua_settop(l, -2);
-                }
-                Err(other) => failure = other,
+        if failure != EncodeError::NeedsLua {
+            msgpack::push_encode_error(l, failure);
+            lua_error(l);
+        }
+        if lua_type(l, idx) == LUA_TUSERDATA && lua_objlen(l, idx) >= size_of::<Ahead>() {
+            let ahead: *const Ahead = lua_touserdata(l, idx).cast();
+            if (*ahead).mark == &raw const AHEAD {
+                (&mut *out).extend_from_slice(std::slice::from_raw_parts(ahead.add(1).cast(), (*ahead).len));
+                return Encoded::Before((*ahead).kind);
             }
         }
-        msgpack::push_encode_error(l, failure);
-        lua_error(l);
+        Encoded::NeedsLua
+    }
+}
+
+/// Encodes the value at `idx` with the help of Lua code, which may do anything, and puts the outcome in its place.
+/// Raises what cannot be encoded.
+///
+/// # Safety
+/// As for [`encode`]; what Lua code can reach is read anew afterwards.
+#[cold]
+pub unsafe fn encode_ahead(s: *mut State, l: *mut lua_State, idx: c_int) {
+    // SAFETY: the caller's contract; the string stays on the stack while its bytes are copied.
+    unsafe {
+        luaL_checkstack_(l, 16, c"encoding".as_ptr());
+        let kind = lua_type(l, idx);
+        if let Err(failure) = msgpack::encode_to_string(l, idx, (*s).netbox.codec) {
+            msgpack::push_encode_error(l, failure);
+            lua_error(l);
+        }
+        let mut len = 0;
+        let bytes: *const u8 = lua_tolstring(l, -1, &raw mut len).cast();
+        let ahead: *mut Ahead = lua_newuserdata(l, size_of::<Ahead>() + len).cast();
+        ahead.write(Ahead { mark: &raw const AHEAD, kind, len });
+        std::ptr::copy_nonoverlapping(bytes, ahead.add(1).cast::<u8>(), len);
+        lua_replace(l, idx);
+        lua_settop(l, -2);
     }
 }
 

@@ -667,7 +667,11 @@ unsafe extern "C-unwind" fn l_encode(l: *mut lua_State) -> c_int {
         let mut out = std::mem::take(&mut (*s).netbox.bytes);
         out.clear();
         (*s).netbox.bytes = out;
-        codec::encode(s, l, 1, &raw mut (*s).netbox.bytes);
+        if codec::encode(s, l, 1, &raw mut (*s).netbox.bytes) == codec::Encoded::NeedsLua {
+            codec::encode_ahead(s, l, 1);
+            (&mut (*s).netbox.bytes).clear();
+            codec::encode(s, l, 1, &raw mut (*s).netbox.bytes);
+        }
         let bytes = &(*s).netbox.bytes;
         lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len());
     }

@@ -395,6 +395,11 @@ end
 
 core.dot_call = dot_call
 
+local function is_connection(conn)
+    return type(conn) == 'table' and conn._raw ~= nil
+end
+core.is_connection = is_connection
+
 function methods.call(conn, name, args, opts)
     if type(conn) ~= 'table' then
         return dot_call('call')
@@ -434,7 +439,7 @@ local function bare_ping(conn, deadline)
 end
 
 function methods.ping(conn, opts)
-    if type(conn) ~= 'table' then
+    if not is_connection(conn) then
         return dot_call('ping')
     end
     if opts ~= nil then
@@ -446,7 +451,7 @@ function methods.ping(conn, opts)
     if raw.is_worker(conn._raw) then
         return error('Synchronous requests are not allowed in net.box trigger', 2)
     end
-    local ok = pcall(bare_ping, conn, opts and deadline_of(opts))
+    local ok = pcall(bare_ping, conn, opts ~= nil and deadline_of(opts) or nil)
     if not ok and fraw.is_cancelled() then
         return fail(CANCELLED)
     end
@@ -454,13 +459,16 @@ function methods.ping(conn, opts)
 end
 
 function methods.is_connected(conn)
-    if type(conn) ~= 'table' then
+    if not is_connection(conn) then
         return dot_call('is_connected')
     end
     return conn.state == 'active' or conn.state == 'fetch_schema'
 end
 
-local function wait_state(conn, wanted, timeout)
+local function wait_state(conn, wanted, timeout, usage)
+    if timeout ~= nil and (type(timeout) == 'table' or tonumber(timeout) == nil) then
+        return illegal('Usage: conn:' .. usage, 3)
+    end
     local deadline = timeout and fraw.deadline(timeout) or nil
     local value, code = wait_for(conn, wanted, deadline)
     if code then
@@ -470,34 +478,38 @@ local function wait_state(conn, wanted, timeout)
 end
 
 function methods.wait_state(conn, state, timeout)
-    if type(conn) ~= 'table' then
+    if not is_connection(conn) then
         return dot_call('wait_state')
     end
     local wanted = state
     if type(state) ~= 'table' then
+        if type(state) ~= 'string' then
+            return illegal('conn:wait_state(state[, timeout]): a string or a table expected as argument 1, got '
+                .. type(state))
+        end
         wanted = { [state] = true }
     end
-    local value = wait_state(conn, wanted, timeout)
+    local value = wait_state(conn, wanted, timeout, 'wait_state(state[, timeout])')
     return value
 end
 
 function methods.wait_connected(conn, timeout)
-    if type(conn) ~= 'table' then
+    if not is_connection(conn) then
         return dot_call('wait_connected')
     end
-    local value = wait_state(conn, ACTIVE, timeout)
+    local value = wait_state(conn, ACTIVE, timeout, 'wait_connected([timeout])')
     return value
 end
 
 function methods.reload_schema(conn)
-    if type(conn) ~= 'table' then
+    if not is_connection(conn) then
         return dot_call('reload_schema')
     end
     return conn:ping()
 end
 
 function methods.close(conn)
-    if type(conn) ~= 'table' then
+    if not is_connection(conn) then
         return dot_call('close')
     end
     conn = conn._conn or conn
@@ -589,7 +601,7 @@ end
 local function define_trigger(name)
     local field = '_' .. name
     methods[name] = function(conn, ...)
-        if type(conn) ~= 'table' then
+        if not is_connection(conn) then
             return dot_call(name)
         end
         conn = conn._conn or conn

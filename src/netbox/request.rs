@@ -1,6 +1,6 @@
 //! Requests in flight: who waits for the reply to which sync, and what shape the result has.
 
-use super::codec;
+use super::codec::{self, Encoded};
 use super::transport::{self, Conn, Phase};
 use crate::fiber::fiber::{Wait, attention};
 use crate::iproto::constants::{key, kind};
@@ -230,10 +230,6 @@ unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manne
     // SAFETY: as for `open`.
     unsafe {
         let Manner { at, sync, way } = manner;
-        // A __serialize function of the arguments may have used the connection.
-        if (&(*conn).slab).next_sync() != Some(sync) || (*conn).out.len() < (*conn).committed {
-            luaL_error(l, c"the connection was used while a request for it was encoded".as_ptr());
-        }
         encode::finish(&mut (*conn).out, mark);
         let how = How::of(lua_tointeger_(l, at + 1));
         let reference = lua_tointeger_(l, at + 2) as c_int;
@@ -294,10 +290,21 @@ macro_rules! conn {
     ($l:expr) => {{
         let conn = super::lua::conn_at($l, 1);
         if conn.is_null() {
-            return luaL_error($l, c"net.box: a connection expected".as_ptr());
+            return fail_with($l, "net.box: a connection expected".into());
         }
         conn
     }};
+}
+
+/// Appends an argument that must be an array to the request being made; starts the request anew when Lua code had to run.
+macro_rules! put {
+    ($s:expr, $l:expr, $conn:expr, $idx:expr) => {
+        match put_array($s, $l, $idx, $conn) {
+            Put::Done => {}
+            Put::Again => continue,
+            Put::NotArray => return not_array($s, $l),
+        }
+    };
 }
 
 unsafe fn bytes_at<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
@@ -322,33 +329,68 @@ unsafe fn put_target(l: *mut lua_State, idx: c_int, out: &mut Vec<u8>, id: u8, n
     }
 }
 
+/// What became of an argument.
+enum Put {
+    Done,
+    /// Lua code ran (a `__serialize` function, say), and may have used or closed the connection: the request is to be
+    /// made anew. The argument is encoded now, and will not ask again.
+    Again,
+    NotArray,
+}
+
 /// An array: a table as it is, nil as none, anything else as its only element.
-unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<u8>) {
-    // SAFETY: as for `codec::encode`.
+unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mut Conn) -> Put {
+    // SAFETY: as for `codec::encode`; the connection stays on the stack of the function that was called with it.
     unsafe {
+        let out = &raw mut (*conn).out;
         let start = (*out).len();
-        match lua_type(l, idx) {
+        let mut kind = lua_type(l, idx);
+        match kind {
             LUA_TNIL | LUA_TNONE => (*out).push(0x90),
-            LUA_TTABLE => codec::encode(s, l, idx, out),
-            LUA_TCDATA | LUA_TUSERDATA => {
-                codec::encode(s, l, idx, out);
-                let array = (&*out).get(start).is_some_and(|first| mp::family(*first) == Some(mp::Family::Array));
-                if (&*out).get(start) == Some(&0xc0) {
-                    (*out).truncate(start);
-                    (*out).push(0x90);
-                } else if !array {
-                    (*out).insert(start, 0x91);
+            LUA_TTABLE | LUA_TCDATA | LUA_TUSERDATA => match codec::encode(s, l, idx, out) {
+                Encoded::Now => {}
+                Encoded::Before(original) => kind = original,
+                Encoded::NeedsLua => {
+                    let committed = (*conn).committed;
+                    (&mut *out).truncate(committed);
+                    codec::encode_ahead(s, l, idx);
+                    return Put::Again;
                 }
-            }
+            },
             _ => {
                 (*out).push(0x91);
-                codec::encode(s, l, idx, out);
+                if codec::encode(s, l, idx, out) == Encoded::NeedsLua {
+                    codec::encode_ahead(s, l, idx);
+                    return Put::Again;
+                }
             }
         }
-        if !(&*out).get(start).is_some_and(|first| mp::family(*first) == Some(mp::Family::Array)) {
-            luaL_error(l, c"Tuple/Key must be MsgPack array".as_ptr());
+        if kind == LUA_TCDATA || kind == LUA_TUSERDATA {
+            if (&*out).get(start) == Some(&0xc0) {
+                (*out).truncate(start);
+                (*out).push(0x90);
+            } else if !is_array(&*out, start) {
+                (*out).insert(start, 0x91);
+            }
         }
+        if is_array(&*out, start) { Put::Done } else { Put::NotArray }
     }
+}
+
+fn is_array(out: &[u8], at: usize) -> bool {
+    out.get(at).is_some_and(|first| mp::family(*first) == Some(mp::Family::Array))
+}
+
+#[cold]
+unsafe fn not_array(s: *mut State, l: *mut lua_State) -> c_int {
+    // SAFETY: every C function has free slots; the error object is raised by netbox.lua.
+    unsafe {
+        codec::push_kept(s, l, codec::Kept::MakeError);
+        lua_pushinteger(l, 22);
+        state::push_str(l, "Tuple/Key must be MsgPack array");
+        lua_call(l, 2, 1);
+    }
+    1
 }
 
 unsafe fn named(l: *mut lua_State, kind: u32, name: u8) -> c_int {
@@ -356,14 +398,16 @@ unsafe fn named(l: *mut lua_State, kind: u32, name: u8) -> c_int {
     unsafe {
         let s = state::current(l);
         let conn = conn!(l);
-        let (manner, mark) = open!(s, l, conn, kind, 4);
-        let out = &raw mut (*conn).out;
-        (*out).extend_from_slice(&[0x83, name]);
-        mp::put_str(&mut *out, bytes_at(l, 2));
-        (*out).push(key::TUPLE);
-        put_array(s, l, 3, out);
-        (*out).extend_from_slice(&[key::TUPLE_FORMATS, 0x80]);
-        close(s, l, conn, manner, mark)
+        loop {
+            let (manner, mark) = open!(s, l, conn, kind, 4);
+            let out = &raw mut (*conn).out;
+            (*out).extend_from_slice(&[0x83, name]);
+            mp::put_str(&mut *out, bytes_at(l, 2));
+            (*out).push(key::TUPLE);
+            put!(s, l, conn, 3);
+            (*out).extend_from_slice(&[key::TUPLE_FORMATS, 0x80]);
+            return close(s, l, conn, manner, mark);
+        }
     }
 }
 
@@ -386,30 +430,32 @@ pub(super) unsafe extern "C-unwind" fn l_select(l: *mut lua_State) -> c_int {
     unsafe {
         let s = state::current(l);
         let conn = conn!(l);
-        let (manner, mark) = open!(s, l, conn, kind::SELECT, 10);
-        let out = &raw mut (*conn).out;
-        let after = lua_type(l, 8);
-        let fetch = lua_toboolean(l, 9) != 0;
-        (*out).push(0x86 + u8::from(after != LUA_TNIL) + u8::from(fetch));
-        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-        put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-        for (name, idx) in [(key::ITERATOR, 4), (key::OFFSET, 5), (key::LIMIT, 6)] {
-            (*out).push(name);
-            codec::put_number(&mut *out, lua_tonumber(l, idx));
+        loop {
+            let (manner, mark) = open!(s, l, conn, kind::SELECT, 10);
+            let out = &raw mut (*conn).out;
+            let after = lua_type(l, 8);
+            let fetch = lua_toboolean(l, 9) != 0;
+            (*out).push(0x86 + u8::from(after != LUA_TNIL) + u8::from(fetch));
+            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+            for (name, idx) in [(key::ITERATOR, 4), (key::OFFSET, 5), (key::LIMIT, 6)] {
+                (*out).push(name);
+                codec::put_number(&mut *out, lua_tonumber(l, idx));
+            }
+            (*out).push(key::KEY);
+            put!(s, l, conn, 7);
+            if after == LUA_TSTRING {
+                (*out).push(key::AFTER_POSITION);
+                mp::put_str(&mut *out, bytes_at(l, 8));
+            } else if after != LUA_TNIL {
+                (*out).push(key::AFTER_TUPLE);
+                put!(s, l, conn, 8);
+            }
+            if fetch {
+                (*out).extend_from_slice(&[key::FETCH_POSITION, 0xc3]);
+            }
+            return close(s, l, conn, manner, mark);
         }
-        (*out).push(key::KEY);
-        put_array(s, l, 7, out);
-        if after == LUA_TSTRING {
-            (*out).push(key::AFTER_POSITION);
-            mp::put_str(&mut *out, bytes_at(l, 8));
-        } else if after != LUA_TNIL {
-            (*out).push(key::AFTER_TUPLE);
-            put_array(s, l, 8, out);
-        }
-        if fetch {
-            (*out).extend_from_slice(&[key::FETCH_POSITION, 0xc3]);
-        }
-        close(s, l, conn, manner, mark)
     }
 }
 
@@ -418,13 +464,15 @@ unsafe fn store(l: *mut lua_State, kind: u32) -> c_int {
     unsafe {
         let s = state::current(l);
         let conn = conn!(l);
-        let (manner, mark) = open!(s, l, conn, kind, 4);
-        let out = &raw mut (*conn).out;
-        (*out).push(0x82);
-        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-        (*out).push(key::TUPLE);
-        put_array(s, l, 3, out);
-        close(s, l, conn, manner, mark)
+        loop {
+            let (manner, mark) = open!(s, l, conn, kind, 4);
+            let out = &raw mut (*conn).out;
+            (*out).push(0x82);
+            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            (*out).push(key::TUPLE);
+            put!(s, l, conn, 3);
+            return close(s, l, conn, manner, mark);
+        }
     }
 }
 
@@ -446,14 +494,16 @@ pub(super) unsafe extern "C-unwind" fn l_delete(l: *mut lua_State) -> c_int {
     unsafe {
         let s = state::current(l);
         let conn = conn!(l);
-        let (manner, mark) = open!(s, l, conn, kind::DELETE, 5);
-        let out = &raw mut (*conn).out;
-        (*out).push(0x83);
-        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-        put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-        (*out).push(key::KEY);
-        put_array(s, l, 4, out);
-        close(s, l, conn, manner, mark)
+        loop {
+            let (manner, mark) = open!(s, l, conn, kind::DELETE, 5);
+            let out = &raw mut (*conn).out;
+            (*out).push(0x83);
+            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+            (*out).push(key::KEY);
+            put!(s, l, conn, 4);
+            return close(s, l, conn, manner, mark);
+        }
     }
 }
 
@@ -463,16 +513,18 @@ pub(super) unsafe extern "C-unwind" fn l_update(l: *mut lua_State) -> c_int {
     unsafe {
         let s = state::current(l);
         let conn = conn!(l);
-        let (manner, mark) = open!(s, l, conn, kind::UPDATE, 6);
-        let out = &raw mut (*conn).out;
-        (*out).push(0x85);
-        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-        put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-        (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::KEY]);
-        put_array(s, l, 4, out);
-        (*out).push(key::TUPLE);
-        put_array(s, l, 5, out);
-        close(s, l, conn, manner, mark)
+        loop {
+            let (manner, mark) = open!(s, l, conn, kind::UPDATE, 6);
+            let out = &raw mut (*conn).out;
+            (*out).push(0x85);
+            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+            (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::KEY]);
+            put!(s, l, conn, 4);
+            (*out).push(key::TUPLE);
+            put!(s, l, conn, 5);
+            return close(s, l, conn, manner, mark);
+        }
     }
 }
 
@@ -482,15 +534,17 @@ pub(super) unsafe extern "C-unwind" fn l_upsert(l: *mut lua_State) -> c_int {
     unsafe {
         let s = state::current(l);
         let conn = conn!(l);
-        let (manner, mark) = open!(s, l, conn, kind::UPSERT, 5);
-        let out = &raw mut (*conn).out;
-        (*out).push(0x84);
-        put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-        (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::TUPLE]);
-        put_array(s, l, 3, out);
-        (*out).push(key::OPS);
-        put_array(s, l, 4, out);
-        close(s, l, conn, manner, mark)
+        loop {
+            let (manner, mark) = open!(s, l, conn, kind::UPSERT, 5);
+            let out = &raw mut (*conn).out;
+            (*out).push(0x84);
+            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::TUPLE]);
+            put!(s, l, conn, 3);
+            (*out).push(key::OPS);
+            put!(s, l, conn, 4);
+            return close(s, l, conn, manner, mark);
+        }
     }
 }
 

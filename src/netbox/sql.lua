@@ -96,7 +96,7 @@ return function(core, methods)
     end
 
     function methods.execute(conn, query, parameters, sql_opts, opts)
-        if type(conn) ~= 'table' then
+        if not core.is_connection(conn) then
             return core.dot_call('execute')
         elseif sql_opts ~= nil then
             return E.raise(E.client(UNSUPPORTED, 'execute does not support options'), 2)
@@ -107,7 +107,7 @@ return function(core, methods)
     end
 
     function methods.prepare(conn, query, _, sql_opts, opts)
-        if type(conn) ~= 'table' then
+        if not core.is_connection(conn) then
             return core.dot_call('prepare')
         elseif type(query) ~= 'string' then
             return E.raise(E.client(SQL_PREPARE,
@@ -120,7 +120,7 @@ return function(core, methods)
     end
 
     function methods.unprepare(conn, query, _, sql_opts, opts)
-        if type(conn) ~= 'table' then
+        if not core.is_connection(conn) then
             return core.dot_call('unprepare')
         elseif type(query) ~= 'number' then
             return E.raise(E.illegal_params('query id is expected to be numeric'), 2)

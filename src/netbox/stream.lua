@@ -61,7 +61,7 @@ return function(core, methods)
     end
 
     function methods.new_stream(conn)
-        if type(conn) ~= 'table' then
+        if not core.is_connection(conn) then
             return core.dot_call('new_stream')
         end
         conn = conn._conn or conn

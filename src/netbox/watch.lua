@@ -143,7 +143,7 @@ return function(core, methods)
     end
 
     function methods.watch(conn, key, func)
-        if type(conn) ~= 'table' then
+        if not core.is_connection(conn) then
             return core.dot_call('watch')
         elseif type(key) ~= 'string' then
             return E.raise(E.client(PROC_LUA, 'key must be a string'), 2)
@@ -156,7 +156,7 @@ return function(core, methods)
     end
 
     function methods.watch_once(conn, key, opts)
-        if type(conn) ~= 'table' then
+        if not core.is_connection(conn) then
             return core.dot_call('watch_once')
         elseif type(key) ~= 'string' then
             return E.raise(E.client(PROC_LUA, 'key must be a string'), 2)

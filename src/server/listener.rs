@@ -1,6 +1,7 @@
 //! Listening sockets: TCP over IPv4, IPv6 and names, and unix sockets.
 
 use super::session::Socket;
+use std::ffi::c_int;
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
@@ -30,6 +31,7 @@ impl Listener {
             match TcpListener::bind(address) {
                 Ok(listener) => {
                     listener.set_nonblocking(true)?;
+                    deepen(listener.as_raw_fd())?;
                     return Ok(Listener::Tcp(listener));
                 }
                 Err(error) => last = error,
@@ -51,6 +53,7 @@ impl Listener {
             other => other?,
         };
         listener.set_nonblocking(true)?;
+        deepen(listener.as_raw_fd())?;
         Ok(Listener::Unix(listener, path.to_path_buf()))
     }
 
@@ -101,6 +104,13 @@ impl Drop for Listener {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Lets as many clients wait to be accepted as the system allows. The standard library asks for 128: of a thousand that
+/// connect at once the rest would try again after seconds, and some give up.
+fn deepen(fd: RawFd) -> io::Result<()> {
+    // SAFETY: a plain call on a descriptor the caller owns; the system cuts the number to its own limit.
+    if unsafe { libc::listen(fd, c_int::MAX) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Whether the file is a socket that refuses connections.

@@ -1,0 +1,145 @@
+-- What net.box does with arguments that run Lua code while a request is made of them, and with what is no argument at all.
+local netbox = require 'cord.netbox'
+local server = require 'cord.server'
+local fiber = require 'cord.fiber'
+
+local function serialized(fn)
+    return setmetatable({}, { __serialize = fn })
+end
+
+local function message_of(fn, ...)
+    local ok, err = pcall(fn, ...)
+    assert.is_false(ok)
+    return tostring(err)
+end
+
+describe('an argument whose __serialize function', function()
+    local srv, conn
+    before_each(function()
+        srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+        conn = netbox.connect(srv:address())
+    end)
+    after_each(function()
+        conn:close()
+        srv:stop()
+    end)
+
+    local function echo(fn)
+        local a, b, c = conn:call('echo', { 1, serialized(fn), 3 }, { timeout = 5 })
+        assert.same({ 1, 3 }, { a, c })
+        assert.equal('alive', conn:call('echo', { 'alive' }, { timeout = 5 }))
+        return b
+    end
+
+    it('makes a request that fails leaves nothing of it in the outer one', function()
+        assert.equal(7, echo(function()
+            assert.is_false((pcall(conn.call, conn, 'echo', { 1, 2, 3, print })))
+            return 7
+        end))
+    end)
+
+    it('calls over the same connection is waited for', function()
+        assert.equal(9, echo(function() return conn:call('echo', { 9 }) end))
+    end)
+
+    it('starts a future on the same connection does not disturb it', function()
+        local future
+        assert.equal(8, echo(function()
+            future = conn:call('echo', { 4 }, { is_async = true })
+            return 8
+        end))
+        assert.same({ 4 }, future:wait_result(5))
+    end)
+
+    it('yields lets other fibers use the connection', function()
+        local right = 0
+        local fibers = {}
+        for i = 1, 20 do
+            fibers[i] = fiber.new(function()
+                for j = 1, 10 do
+                    local a, b = conn:call('echo', { i, serialized(function()
+                        fiber.yield()
+                        return i * j
+                    end) })
+                    right = right + (a == i and b == i * j and 1 or 0)
+                end
+            end)
+            fibers[i]:set_joinable(true)
+        end
+        for i = 1, 20 do
+            assert.is_true((fibers[i]:join()))
+        end
+        assert.equal(200, right)
+    end)
+
+    it('closes the connection gets the closing as its error', function()
+        assert.equal('Connection closed', message_of(conn.call, conn, 'echo', { serialized(function()
+            conn:close()
+            return 1
+        end) }))
+    end)
+
+    it('makes no array of all arguments is refused without a place in the library', function()
+        local map = serialized(function() return { a = 1 } end)
+        assert.equal('Tuple/Key must be MsgPack array', message_of(conn.call, conn, 'echo', map))
+        assert.same({ 1, 2 }, { conn:call('echo', serialized(function() return { 1, 2 } end)) })
+    end)
+end)
+
+describe('methods of a connection', function()
+    it('say what they expect of what is no connection', function()
+        local srv = server.listen('127.0.0.1:0', {})
+        local conn = netbox.connect(srv:address())
+        for _, name in ipairs { 'ping', 'close', 'is_connected', 'wait_connected', 'wait_state', 'reload_schema',
+            'on_connect', 'on_disconnect', 'on_schema_reload', 'on_shutdown', 'new_stream', 'watch', 'execute' } do
+            local text = ('Use remote:%s(...) instead of remote.%s(...):'):format(name, name)
+            assert.equal(text, message_of(conn[name], {}))
+            assert.equal(text, message_of(conn[name], 1))
+        end
+        assert.equal('net.box: a connection expected', message_of(conn.call, {}, 'f'))
+        assert.equal('net.box: a connection expected', message_of(conn.eval, {}, 'f'))
+        conn:close()
+        srv:stop()
+    end)
+
+    it('refuse states and timeouts that are none', function()
+        local srv = server.listen('127.0.0.1:0', {})
+        local conn = netbox.connect(srv:address())
+        assert.equal('conn:wait_state(state[, timeout]): a string or a table expected as argument 1, got nil',
+            message_of(conn.wait_state, conn))
+        for _, timeout in ipairs { 'soon', {}, true, print } do
+            assert.equal('Usage: conn:wait_connected([timeout])', message_of(conn.wait_connected, conn, timeout))
+            assert.equal('Usage: conn:wait_state(state[, timeout])',
+                message_of(conn.wait_state, conn, 'error', timeout))
+        end
+        assert.is_true(conn:wait_connected('0.5'))
+        assert.is_false(conn:wait_state('error', '0.01'))
+        conn:close()
+        srv:stop()
+    end)
+end)
+
+describe('a server', function()
+    it('lets hundreds of clients connect at once', function()
+        local srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+        local uri, connected = srv:address(), 0
+        local conns = {}
+        for i = 1, 400 do
+            fiber.new(function()
+                conns[i] = netbox.connect(uri, { connect_timeout = 20 })
+                connected = connected + (conns[i]:is_connected() and 1 or 0)
+            end)
+        end
+        local start = fiber.clock()
+        while connected < 400 and fiber.clock() < start + 20 do
+            fiber.sleep(0.01)
+        end
+        -- A client that finds no place in the queue tries again after a second.
+        assert.is_true(fiber.clock() - start < 0.9)
+        assert.equal(400, connected)
+        for i = 1, 400 do
+            conns[i]:close()
+        end
+        srv:stop()
+    end)
+end)
