@@ -86,6 +86,47 @@ describe('an argument whose __serialize function', function()
     end)
 end)
 
+describe('a request', function()
+    it('with a huge or infinite timeout waits', function()
+        local srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+        local conn = netbox.connect(srv:address())
+        for _, timeout in ipairs { 1 / 0, 1e300, 1e18 } do
+            assert.equal(5, conn:call('echo', { 5 }, { timeout = timeout }))
+        end
+        for _, timeout in ipairs { 0, -1, 0 / 0 } do
+            assert.equal('timed out', message_of(conn.call, conn, 'echo', { 5 }, { timeout = timeout }))
+        end
+        conn:close()
+        srv:stop()
+    end)
+
+    it('is through when its on_push function has seen every push, even if that waits', function()
+        local srv = server.listen('127.0.0.1:0', { push = function()
+            for i = 1, 5 do
+                server.push(i)
+            end
+            return 9
+        end })
+        local conn = netbox.connect(srv:address())
+        local channel, read, seen = fiber.channel(), {}, {}
+        fiber.create(function()
+            for i = 1, 5 do
+                read[i] = channel:get()
+            end
+        end)
+        local result = conn:call('push', {}, { on_push_ctx = seen, on_push = function(ctx, value)
+            ctx[#ctx + 1] = value
+            channel:put(value)
+        end })
+        assert.equal(9, result)
+        assert.same({ 1, 2, 3, 4, 5 }, seen)
+        fiber.yield()
+        assert.same({ 1, 2, 3, 4, 5 }, read)
+        conn:close()
+        srv:stop()
+    end)
+end)
+
 describe('methods of a connection', function()
     it('say what they expect of what is no connection', function()
         local srv = server.listen('127.0.0.1:0', {})

@@ -258,8 +258,11 @@ local function deadline_of(opts)
     if timeout == nil then
         return nil
     end
+    if timeout > 0 then
+        return fraw.deadline(timeout)
+    end
     -- 1, a moment long ago, means that nothing is waited for.
-    return timeout > 0 and fraw.deadline(timeout) or 1
+    return 1
 end
 
 -- A request with options.
@@ -398,7 +401,7 @@ core.dot_call = dot_call
 local function is_connection(conn)
     return type(conn) == 'table' and conn._raw ~= nil
 end
-core.is_connection = is_connection
+core.is_connection, core.fail = is_connection, fail
 
 function methods.call(conn, name, args, opts)
     if type(conn) ~= 'table' then
@@ -1184,8 +1187,7 @@ local function handle_push(handler, body)
     return handler.func(handler.ctx, value)
 end
 
--- Events and pushes that have arrived: sync (0 for an event), body, sync, body ... An error ends the connection.
-function core.handle_queue(conn, list)
+local function handle_list(conn, list)
     for i = 1, #list, 2 do
         local sync, body = list[i], list[i + 1]
         if sync == 0 then
@@ -1198,6 +1200,35 @@ function core.handle_queue(conn, list)
                     return E.wrap(err)
                 end
             end
+        end
+    end
+    return nil
+end
+
+-- Events and pushes that have arrived: sync (0 for an event), body, sync, body ... An error ends the connection.
+function core.handle_queue(conn, list)
+    local err
+    conn._pushing = true
+    repeat
+        err = handle_list(conn, list)
+        -- Whatever has come while a handler waited.
+        list = err == nil and raw.take(conn._raw) or {}
+    until #list == 0
+    conn._pushing = nil
+    if conn._push_waiters then
+        raw.broadcast(conn._raw)
+    end
+    return err
+end
+
+-- A response that overtook pushes whose handlers wait: they come first.
+function core.wait_pushes(conn, deadline)
+    conn = conn._conn or conn
+    while conn._pushing and not conn._worker_done do
+        conn._push_waiters = true
+        local code = raw.wait_state(conn._raw, deadline)
+        if code then
+            return code
         end
     end
     return nil

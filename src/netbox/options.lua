@@ -114,11 +114,15 @@ return function(core)
             return op(conn_, wait, a, b, c, d, e, BODY)
         end
         local ok, body = pcall(core.slow, body_op, conn, nil, nil, nil, nil, nil, deadline, body_op(conn, deadline))
+        local code
         if registered then
+            code = ok and core.wait_pushes(conn, deadline)
             handlers[registered] = nil
         end
         if not ok then
             return error(body, 0)
+        elseif code then
+            return core.fail(code, 4)
         end
         local value = make(body)
         if opts.buffer ~= nil or opts.return_raw then
