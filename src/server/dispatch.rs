@@ -816,6 +816,7 @@ unsafe fn answer(s: *mut State, hub: *mut Hub, session: *mut Session, l: *mut lu
     unsafe {
         let instance = (*hub).instance(request.instance);
         let version = (&(*instance).engine).schema_version();
+        (*hub).lend_output(session);
         let out = &raw mut (*session).output;
         let count = lua_gettop(l);
         let room = lua_checkstack(l, 40) != 0;

@@ -188,6 +188,8 @@ pub struct Hub {
     doors: Slab<Door>,
     todo: Vec<usize>,
     stalled: Vec<usize>,
+    /// Buffers nobody uses at the moment: to read into, and to write from.
+    spare: (Vec<u8>, Vec<u8>),
     number: usize,
     next_id: u64,
 }
@@ -214,6 +216,7 @@ impl Hub {
                     evals: FxHashMap::default(),
                     doors: Slab::new(),
                     todo: Vec::new(),
+                    spare: (Vec::new(), Vec::new()),
                     stalled: Vec::new(),
                     number,
                     next_id: 1,
@@ -249,6 +252,20 @@ impl Hub {
         match self.sessions.get_mut(request.session) {
             Some(session) if session.id == request.session_id => &raw mut **session,
             _ => std::ptr::null_mut(),
+        }
+    }
+
+    /// Gives a session that has no buffer for its output the spare one.
+    ///
+    /// # Safety
+    /// `session` is live.
+    #[inline]
+    pub unsafe fn lend_output(&mut self, session: *mut Session) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if (*session).output.capacity() == 0 {
+                (*session).output = std::mem::take(&mut self.spare.1);
+            }
         }
     }
 
@@ -498,6 +515,9 @@ unsafe fn serve(s: *mut State, hub: *mut Hub, i: usize) {
         }
         (*session).held = false;
         let instance = (*hub).instance((*session).instance);
+        let spare = &raw mut (*hub).spare;
+        (&mut (*session).input).borrow(&mut (*spare).0);
+        (*hub).lend_output(session);
         let progress = (&mut *session).read((*instance).limits.readahead, BUDGET);
         if progress == Progress::Closed {
             (*session).ended = true;
@@ -507,6 +527,8 @@ unsafe fn serve(s: *mut State, hub: *mut Hub, i: usize) {
         if session.is_null() {
             return;
         }
+        (&mut (*session).input).give_back(&mut (*spare).0);
+        (&mut *session).give_back_output(&mut (*spare).1);
         if (*session).ended || (*session).unsent() > 0 || (*session).phase == Phase::Closing {
             (*hub).list(i);
         }
@@ -542,7 +564,7 @@ unsafe fn settle(s: *mut State, hub: *mut Hub, i: usize) {
         if !(&(*session).ready).is_empty() {
             dispatch::streams(s, hub, i);
         }
-        let progress = (&mut *session).write();
+        let progress = (&mut *session).write(&mut (*hub).spare.1);
         if progress != Progress::Closed && (*session).held && (*session).phase == Phase::Open {
             serve(s, hub, i);
         }
@@ -554,7 +576,7 @@ unsafe fn settle(s: *mut State, hub: *mut Hub, i: usize) {
         };
         if progress == Progress::Closed || through {
             if (*session).unsent() > 0 {
-                let _ = (&mut *session).write();
+                let _ = (&mut *session).write(&mut (*hub).spare.1);
             }
             leave(s, hub, i);
         }

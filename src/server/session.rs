@@ -60,7 +60,7 @@ pub enum Progress {
     Closed,
 }
 
-/// Buffers longer than this are given back when they are empty.
+/// Buffers longer than this are freed when they are empty.
 const KEPT: usize = 1 << 20;
 
 /// Bytes read from a socket and not consumed yet.
@@ -103,11 +103,26 @@ impl Input {
         }
     }
 
-    /// Gives a large buffer back that holds nothing.
-    fn shrink(&mut self) {
-        if self.end == 0 && self.bytes.len() > KEPT {
-            self.bytes = Vec::new();
+    /// Takes a buffer to read into, if there is none.
+    pub fn borrow(&mut self, spare: &mut Vec<u8>) {
+        if self.bytes.is_empty() {
+            std::mem::swap(&mut self.bytes, spare);
         }
+    }
+
+    /// Gives a buffer back that holds nothing: clients that send nothing cost none. A large one is freed.
+    pub fn give_back(&mut self, spare: &mut Vec<u8>) {
+        if self.end == 0 {
+            give_back(&mut self.bytes, spare);
+        }
+    }
+}
+
+/// Lets go of a buffer that holds nothing, and keeps one of them as the spare one.
+fn give_back(buffer: &mut Vec<u8>, spare: &mut Vec<u8>) {
+    let buffer = std::mem::take(buffer);
+    if spare.capacity() == 0 && buffer.capacity() <= KEPT {
+        *spare = buffer;
     }
 }
 
@@ -291,8 +306,8 @@ impl Session {
         Progress::Done
     }
 
-    /// Writes what can be written now.
-    pub fn write(&mut self) -> Progress {
+    /// Writes what can be written now. A buffer that became empty takes the place of `spare` if that has none.
+    pub fn write(&mut self, spare: &mut Vec<u8>) -> Progress {
         while self.unsent() > 0 {
             let Some(bytes) = self.output.get(self.sent..) else { return Progress::Closed };
             match self.socket.write(bytes) {
@@ -313,11 +328,16 @@ impl Session {
         }
         self.output.clear();
         self.sent = 0;
-        if self.output.capacity() > KEPT {
-            self.output = Vec::new();
-        }
-        self.input.shrink();
+        self.give_back_output(spare);
         Progress::Done
+    }
+
+    /// Gives the buffer of the output back if there is none.
+    #[inline]
+    pub fn give_back_output(&mut self, spare: &mut Vec<u8>) {
+        if self.output.is_empty() {
+            give_back(&mut self.output, spare);
+        }
     }
 
     /// Drops the bytes that have left when they are the greater part, so that a slow reader's buffer stays bounded.
@@ -363,15 +383,16 @@ mod tests {
     fn a_full_socket_blocks_and_the_rest_leaves_later() {
         let (mut session, mut client) = pair();
         session.output = vec![7; 4 << 20];
-        assert_eq!(session.write(), Progress::Blocked);
+        let mut spare = Vec::new();
+        assert_eq!(session.write(&mut spare), Progress::Blocked);
         let mut got = 0;
         let mut buffer = vec![0; 1 << 16];
         while got < 4 << 20 {
             got += client.read(&mut buffer).unwrap();
-            let _ = session.write();
+            let _ = session.write(&mut spare);
         }
-        assert_eq!(session.write(), Progress::Done);
-        assert_eq!((got, session.unsent()), (4 << 20, 0));
+        assert_eq!(session.write(&mut spare), Progress::Done);
+        assert_eq!((got, session.unsent(), spare.capacity()), (4 << 20, 0, 0));
     }
 
     #[test]
