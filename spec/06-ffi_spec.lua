@@ -328,29 +328,59 @@ describe('the scheduler of an OS thread', function()
     end
 end)
 
+-- Compiles a C file into `output` of a folder of its own, which is returned; or nil and the reason why it cannot.
+local function compile(source, output, options, library)
+    local cc = helpers.which(os.getenv 'CC' or 'cc')
+    if not cc then return nil, 'no C compiler' end
+    local headers
+    for _, dir in ipairs { '/usr/include/luajit-2.1', '/usr/local/include/luajit-2.1', '/usr/include/lua5.1' } do
+        headers = headers or (helpers.read_file(dir .. '/lua.h') and dir)
+    end
+    if not headers then return nil, "no lua.h (Debian's libluajit-5.1-dev)" end
+    local dir = helpers.tempdir()
+    local log = dir .. '/log'
+    local command = ("'%s' -std=c99 -Wall -Wextra -Werror -D_DEFAULT_SOURCE -O2 %s -I include -I '%s' -o '%s/%s' %s %s >'%s' 2>&1")
+        :format(cc, options, headers, dir, output, source, library or '', log)
+    if os.execute(command) ~= 0 then
+        local text = helpers.read_file(log)
+        if library and text:match 'cannot find %-l' then return nil, 'no libluajit-5.1 to link with' end
+        error(text)
+    end
+    return dir
+end
+
+describe('several OS threads', function()
+    it('have a scheduler each, one Lua state after the other', function()
+        local dir, reason = compile('spec/fixtures/c/threads.c', 'threads', '-rdynamic', '-lluajit-5.1 -lpthread')
+        if not dir then return pending(reason) end
+        local script = helpers.write_file(dir .. '/script.lua', ([[
+            package.cpath = %q
+            local fiber = require 'cord.fiber'
+            local cord = require 'cord.ffi'
+            local left, sum = 10, 0
+            for _ = 1, 10 do
+                fiber.create(function()
+                    for j = 1, 2000 do
+                        assert(cord.C.cord_fiber_yield() == 0)
+                        if j %% 50 == 0 then fiber.sleep(0.0001) end
+                        if j %% 99 == 0 then string.gsub('a', '.', function() fiber.yield() end) end
+                        sum = sum + 1
+                    end
+                    left = left - 1
+                end)
+            end
+            while left > 0 do fiber.sleep(0.001) end
+            return sum
+        ]]):format(package.cpath))
+        assert.equal(('20000\n'):rep(15), helpers.run_ok(nil, { lua = dir .. '/threads', args = { script } }))
+    end)
+end)
+
 describe('a C module', function()
     local module, reason
 
     setup(function()
-        local cc = helpers.which(os.getenv 'CC' or 'cc')
-        if not cc then
-            reason = 'no C compiler'
-            return
-        end
-        local headers
-        for _, dir in ipairs { '/usr/include/luajit-2.1', '/usr/local/include/luajit-2.1', '/usr/include/lua5.1' } do
-            headers = headers or (helpers.read_file(dir .. '/lua.h') and dir)
-        end
-        if not headers then
-            reason = "no lua.h (Debian's libluajit-5.1-dev)"
-            return
-        end
-        local dir = helpers.tempdir()
-        local log = dir .. '/log'
-        local command = ("'%s' -std=c99 -Wall -Wextra -Werror -D_DEFAULT_SOURCE -O2 -fPIC -shared -I include -I '%s' "
-            .. "-o '%s/cord_example.so' examples/c/example.c >'%s' 2>&1"):format(cc, headers, dir, log)
-        assert(os.execute(command) == 0, helpers.read_file(log))
-        module = dir
+        module, reason = compile('examples/c/example.c', 'cord_example.so', '-fPIC -shared')
     end)
 
     local function run(source, flags)
