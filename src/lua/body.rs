@@ -10,7 +10,7 @@ use super::jit::{self, HOOK_ACTIVE, HOOK_GC, HOOK_VMEVENT, MARK, Mode};
 use super::state::State;
 use crate::fiber::cord::Wake;
 use crate::fiber::fiber::{Wait, attention, flag};
-use crate::fiber::trigger::TriggerList;
+use crate::fiber::trigger::{TriggerList, TriggerPool};
 use crate::fiber::{Body, Cord, Fiber, FiberPtr, Outcome, Refused};
 use crate::sys::luajit::LuaJit;
 use crate::sys::poll::Readiness;
@@ -118,6 +118,8 @@ pub struct LuaBody {
     pub wanted_mode: Mode,
     /// Nobody asked for a mode or used the FFI face yet: nothing runs at a switch, and FFI waits are refused.
     pub mode_pending: bool,
+    /// Where the nodes of native triggers come from: not the pool whose nodes `fiber.stats` counts.
+    pub native_pool: TriggerPool,
     /// What the callback mode tests and calls.
     pub switch_callback: Option<super::trace::Handler>,
     /// Stands in for the recorder's word.
@@ -154,6 +156,7 @@ impl LuaBody {
             attend: 0,
             wanted_mode: Mode::Inline,
             mode_pending: true,
+            native_pool: TriggerPool::default(),
             switch_callback: None,
             own_word,
             abort_word: own_word,
@@ -330,7 +333,7 @@ impl Body for LuaBody {
             if !(*f).on_yield.is_empty() {
                 (*state).drop_triggers(f);
             }
-            while (&mut (*f).data.native_triggers).pop(&mut (*cord).triggers).is_some() {}
+            while (&mut (*f).data.native_triggers).pop(&mut (*cord).body.native_pool).is_some() {}
         }
     }
 

@@ -187,7 +187,7 @@ pub unsafe fn attach(s: *mut State, f: LuaFiber) {
     unsafe {
         if matches!((*s).cord.body.mode, Mode::Trigger | Mode::TriggerNoop) {
             let payload = if (*s).cord.body.mode == Mode::Trigger { ABORTS } else { NOTHING };
-            (&mut (*f).data.native_triggers).add(&mut (*s).cord.triggers, payload);
+            (&mut (*f).data.native_triggers).add(&mut (*s).cord.body.native_pool, payload);
         }
     }
 }
@@ -199,7 +199,7 @@ unsafe fn attach_all(s: *mut State) {
         let mut i = 0;
         while let Some(f) = (*s).cord.record(i) {
             i += 1;
-            while (&mut (*f).data.native_triggers).pop(&mut (*s).cord.triggers).is_some() {}
+            while (&mut (*f).data.native_triggers).pop(&mut (*s).cord.body.native_pool).is_some() {}
             let made_from_lua = f == (*s).cord.main || !(*f).data.l.is_null();
             if (*f).id != 0 && !(*f).is(flag::DEAD) && made_from_lua {
                 attach(s, f);
