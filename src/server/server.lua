@@ -34,6 +34,12 @@ local function text_of(value)
     return ok and type(text) == 'string' and text or type(value)
 end
 
+-- What the system refused; where it gave no number, with the library's own text.
+local function system_error(class, errno, what, text)
+    local reason = errno ~= 0 and text:gsub(' %(os error %d+%)$', '') or text
+    return E.decode_stack({ { type = class, message = what .. ': ' .. reason, file = '', errno = errno } })
+end
+
 -- ---------------------------------------------------------------- what native code calls
 
 -- Code, message and stack (MessagePack) of whatever was raised.
@@ -263,7 +269,7 @@ local function bind(self, where, address)
         text, errno = raw.listen_tcp(self._number, parsed.host or parsed.ipv4 or parsed.ipv6 or '', port)
     end
     if text then
-        return nil, E.socket(errno, nil, format("can't listen on %s: %s", text_of(address), text))
+        return nil, system_error('SocketError', errno, 'bind, called on ' .. text_of(address), text)
     end
     return true
 end
@@ -438,7 +444,7 @@ local function file_call(name, call)
         end
         local ok, text, errno = call(self._number, path)
         if not ok then
-            return E.raise(E.system(errno, format("can't %s %s: %s", name, path, text)), 2)
+            return E.raise(system_error('SystemError', errno, format("can't %s %s", name, path), text), 2)
         end
         self:broadcast('box.schema', { version = raw.schema_version(self._number) })
     end
@@ -468,6 +474,7 @@ function server.listen(address, opts)
         _number = number,
         _uuid = id,
         _funcs = {},
+        _ended = fiber.cond(),
         _on_connect = {},
         _on_disconnect = {},
         _on_auth = {},
@@ -507,6 +514,14 @@ function methods.address(self)
     return raw.addresses(self._number)
 end
 
+--- Waits until somebody stops the server: what a program that only serves does last.
+function methods.wait(self)
+    check_self(self, 'wait')
+    while not self._stopped do
+        self._ended:wait()
+    end
+end
+
 --- Stops: 'graceful' (the default) takes no new clients, lets running requests end for up to `timeout` seconds (3 when
 --- nil), then closes; 'hard' closes at once. Waits until every client is gone.
 function methods.stop(self, how, timeout)
@@ -521,6 +536,7 @@ function methods.stop(self, how, timeout)
         return
     end
     self._stopped = true
+    self._ended:broadcast()
     raw.shut(self._number)
     if how == 'graceful' then
         -- Clients that heard of it go by themselves when their requests are done.

@@ -130,6 +130,10 @@ function object:address() end
 ---@param timeout? number seconds running requests are given; default 3
 function object:stop(how, timeout) end
 
+---Waits until somebody stops the server.
+---@async
+function object:wait() end
+
 ---@nodiscard
 ---@return { requests: table<string, integer>, errors: integer, connections: { current: integer, total: integer }, in_progress: integer, received: integer, sent: integer }
 function object:stat() end
@@ -205,7 +209,7 @@ function object:restore(path) end
 local server = {}
 
 ---Serves clients at `uri`: a URI, a port, or a list of them. Names are looked up on the calling thread.
----Raises: `server.listen...` for wrong arguments; `Incorrect URI: ...`; `can't listen on ...` (SocketError).
+---Raises: `server.listen...` for wrong arguments; `Incorrect URI: ...`; `bind, called on ...` (SocketError).
 ---@param uri string|integer|table
 ---@param opts? cord.server.options
 ---@return cord.server.object
