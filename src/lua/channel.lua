@@ -1,11 +1,25 @@
 -- fiber.channel(): the raw functions with Tarantool's checks and errors, which are strings with the caller's position.
 local raw = ...
 
+local ffi, jit = require('ffi'), require('jit')
+
 local raw_new, raw_put, raw_get, raw_close, raw_state = raw.new, raw.put, raw.get, raw.close, raw.state
-local is_channel = raw.is_channel
+local raw_wait_put, raw_wait_get, raw_forget, is_channel = raw.wait_put, raw.wait_get, raw.forget, raw.is_channel
+local setmetatable = setmetatable
 local type, tonumber, error, format, select, floor = type, tonumber, error, string.format, select, math.floor
 
-local TIMED_OUT = 2
+-- Where the compiler is on, what needs no wait is done in Lua and one FFI call (channel.rs). `rings` has the ring of each
+-- channel, weakly: it belongs to its channel. In its slot 0 is the channel's address.
+local pads, put_address, get_address = raw.shared()
+local rings = setmetatable({}, { __mode = 'kv' })
+local ffi_put = ffi.cast('int (*)(void *)', ffi.cast('uintptr_t', put_address))
+local ffi_get = ffi.cast('int (*)(void *)', ffi.cast('uintptr_t', get_address))
+local void = ffi.typeof('void *')
+local compiles = jit.status()
+
+local TIMED_OUT, ON_PAD = 2, 2
+-- Added to the number of the pad of a fiber that has to wait.
+local MUST_WAIT = 2 ^ 30
 -- How a raw function waits (channel.rs).
 local AGAIN, NEVER = 1, 2
 
@@ -37,7 +51,9 @@ return function(fail, deadline, forceful)
         end
         if put == true then
             return true
-        elseif put == false or put == TIMED_OUT then
+        end
+        raw_forget()
+        if put == false or put == TIMED_OUT then
             return false
         end
         fail(put, 4)
@@ -75,7 +91,21 @@ return function(fail, deadline, forceful)
             end
             error('usage: channel:put(var [, timeout])', 2)
         end
-        local put = raw_put(self, value)
+        local put
+        local ring = rings[self]
+        local where = ring and ffi_put(ring[0]) or 0
+        if where > MUST_WAIT then
+            pads[where - MUST_WAIT] = value
+            put = raw_wait_put(self)
+        elseif where > 0 then
+            ring[where] = value
+            return true
+        elseif where < 0 then
+            pads[-where] = value
+            return true
+        else
+            put = raw_put(self, value)
+        end
         if put == true then
             return true
         end
@@ -83,13 +113,21 @@ return function(fail, deadline, forceful)
         return put
     end
 
+    local function from_pad(i)
+        local value = pads[i]
+        pads[i] = false
+        return value
+    end
+
     -- As for writers: the value, or nil. A raw get gives the value and true, or what went wrong.
     local function get_on(self, limit, value, done)
         while value == nil and not done do
             value, done = raw_get(self, limit, AGAIN)
         end
-        if done then
+        if done == true then
             return value
+        elseif done == ON_PAD then
+            return from_pad(value)
         elseif value == TIMED_OUT then
             return nil
         end
@@ -122,9 +160,28 @@ return function(fail, deadline, forceful)
             local value = get_until(self, timeout)
             return value
         end
-        local value, done = raw_get(self)
-        if done then
+        local value, done
+        local ring = rings[self]
+        local where = ring and ffi_get(ring[0]) or 0
+        if where > MUST_WAIT then
+            value, done = raw_wait_get(self)
+        elseif where > 0 then
+            value = ring[where]
+            ring[where] = false
             return value
+        elseif where < 0 then
+            value = pads[-where]
+            pads[-where] = false
+            return value
+        else
+            value, done = raw_get(self)
+        end
+        if done == true then
+            return value
+        elseif done == ON_PAD then
+            local got = pads[value]
+            pads[value] = false
+            return got
         end
         value = get_slowly(self, value)
         return value
@@ -172,9 +229,13 @@ return function(fail, deadline, forceful)
                 error('fiber.channel(size): negative size', 2)
             end
         end
-        local channel = raw_new(meta, floor(number))
+        local channel, ring = raw_new(meta, floor(number))
         if channel == nil then
             error('fiber.channel: not enough memory', 2)
+        end
+        if compiles then
+            ring[0] = void(channel)
+            rings[channel] = ring
         end
         return channel
     end

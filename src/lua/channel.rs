@@ -1,19 +1,22 @@
-//! The raw functions behind `fiber.channel()`: a bounded queue of Lua values between fibers, first in, first out.
+//! The functions behind `fiber.channel()`: a bounded queue of Lua values between fibers, first in, first out.
 //!
 //! ```text
-//!   put: a reader waits?  --> the value goes straight onto its stack
+//!   put: a reader waits?  --> the value goes onto its stack (or, from compiled code, onto its pad)
 //!        room?            --> into the ring (the userdata's environment table)
-//!        else             --> the writer waits with the value on its own stack
-//!   get: the ring, then a waiting writer's stack, else wait
+//!        else             --> the writer waits with the value on its pad
+//!   get: the ring, then a waiting writer's pad, else wait
 //! ```
 //!
-//! Never do both readers and writers wait, and no reader waits while a value is queued. Whoever completes a hand-over
-//! does not wait; the other side is made ready, its results already on its stack. Once the ring has grown to what is
-//! queued at most, nothing here allocates.
+//! A *pad* is a slot of one table, a slot a fiber: what compiled Lua code reads and writes in place. Never do both readers
+//! and writers wait, and no reader waits while a value is queued. Whoever completes a hand-over does not wait; the other
+//! side is made ready. Nothing here allocates once the ring and the pads are there.
+//!
+//! What needs no wait is also there as plain C functions ([`ffi_put`], [`ffi_get`]): the compiler calls those through FFI
+//! without leaving its trace. They move no Lua value: they say where it is to be put or found.
 
 use super::body::{LuaBody, LuaFiber, code};
-use super::fiber::{Way, arm_deadline, before_wait, fail_with, wait, waiter_of, way};
-use super::state::{self, State};
+use super::fiber::{arm_deadline, before_wait, fail_with, wait, waiter_of, way};
+use super::state::{self, Keep, State};
 use crate::fiber::fiber::{Wait, flag};
 use crate::fiber::wait::WaitList;
 use crate::sys::luajit::Entry;
@@ -29,8 +32,7 @@ pub struct Channel {
     count: usize,
     /// Slot of the oldest, from 0.
     head: usize,
-    /// Slots the ring's table has.
-    room: usize,
+    state: *mut State,
     /// Nothing may be put any more.
     closed: bool,
     readers: WaitList<LuaBody>,
@@ -41,15 +43,21 @@ pub struct Channel {
 static CHANNEL: u8 = 0;
 /// The largest size, so that a slot's number is a Lua index.
 const SIZE_MAX: usize = 0x7fff_fff0;
+/// Slots a ring's table has from the start; more are added as they are used.
+const READY_SLOTS: usize = 65_536;
 
 const FUNCTIONS: &[Entry] = &[
     (c"new", l_new),
     (c"is_channel", l_is_channel),
     (c"put", l_put),
     (c"get", l_get),
+    (c"wait_put", l_wait_put),
+    (c"wait_get", l_wait_get),
     (c"close", l_close),
     (c"state", l_state),
     (c"destroy", l_destroy),
+    (c"forget", l_forget),
+    (c"shared", l_shared),
 ];
 
 /// Pushes the raw functions.
@@ -86,7 +94,7 @@ unsafe fn not_a_channel(l: *mut lua_State) -> c_int {
     1
 }
 
-/// `new(metatable, size)`: nil if the size is too large.
+/// `new(metatable, size)`: the channel and its ring, or nil if the size is too large.
 unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
     // SAFETY: called by channel.lua, which checked the size; the userdata is written before anything can read it.
     unsafe {
@@ -96,27 +104,24 @@ unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 0 to SIZE_MAX
         let size = size as usize;
-        let room = size.min(64);
         let channel: *mut Channel = lua_newuserdata(l, size_of::<Channel>()).cast();
         channel.write(Channel {
             kind: &raw const CHANNEL,
             size,
             count: 0,
             head: 0,
-            room: 0,
+            state: state::current(l),
             closed: false,
             readers: WaitList::new(),
             writers: WaitList::new(),
         });
         lua_pushvalue(l, 1);
         lua_setmetatable(l, -2);
-        if size > 0 {
-            lua_createtable(l, room as c_int, 0);
-            lua_setfenv(l, -2);
-            (*channel).room = room;
-        }
+        lua_createtable(l, size.min(READY_SLOTS) as c_int, 0);
+        lua_pushvalue(l, -1);
+        lua_setfenv(l, -3);
     }
-    1
+    2
 }
 
 unsafe extern "C-unwind" fn l_is_channel(l: *mut lua_State) -> c_int {
@@ -127,21 +132,32 @@ unsafe extern "C-unwind" fn l_is_channel(l: *mut lua_State) -> c_int {
 
 // ---- the ring ----
 
+impl Channel {
+    /// The slot behind the last value, from 1.
+    #[inline(always)]
+    fn tail(&self) -> usize {
+        let slot = self.head + self.count;
+        if slot >= self.size { slot - self.size + 1 } else { slot + 1 }
+    }
+
+    /// The oldest value leaves: its slot, from 1.
+    #[inline(always)]
+    fn shift(&mut self) -> usize {
+        let slot = self.head + 1;
+        self.head = if slot == self.size { 0 } else { slot };
+        self.count -= 1;
+        slot
+    }
+}
+
 /// Appends the value on the top of `l`, which is popped. `at` is the channel's stack position. May raise for memory,
 /// before anything has changed.
 unsafe fn append(l: *mut lua_State, at: c_int, channel: *mut Channel) {
-    // SAFETY: the environment of a channel with a size is its ring; slots are 1 to `room`.
+    // SAFETY: the environment of a channel is its ring.
     unsafe {
-        if (*channel).count == (*channel).room {
-            grow(l, at, channel);
-        }
-        let mut slot = (*channel).head + (*channel).count;
-        if slot >= (*channel).room {
-            slot -= (*channel).room;
-        }
         lua_getfenv(l, at);
         lua_insert(l, -2);
-        lua_rawseti_(l, -2, slot as c_int + 1);
+        lua_rawseti_(l, -2, (*channel).tail() as c_int);
         lua_settop(l, -2);
         (*channel).count += 1;
     }
@@ -149,38 +165,75 @@ unsafe fn append(l: *mut lua_State, at: c_int, channel: *mut Channel) {
 
 /// Pushes the oldest value, which leaves the ring.
 unsafe fn take(l: *mut lua_State, at: c_int, channel: *mut Channel) {
-    // SAFETY: as for `append`; clearing a slot that exists does not allocate.
+    // SAFETY: as for `append`; the slot exists, so clearing it does not allocate. False keeps the table an array.
     unsafe {
-        let slot = (*channel).head as c_int + 1;
+        let slot = (*channel).shift() as c_int;
         lua_getfenv(l, at);
         lua_rawgeti_(l, -1, slot);
-        lua_pushnil(l);
+        lua_pushboolean(l, 0);
         lua_rawseti_(l, -3, slot);
         lua_remove(l, -2);
-        (*channel).head = if (*channel).head + 1 == (*channel).room { 0 } else { (*channel).head + 1 };
-        (*channel).count -= 1;
     }
 }
 
-/// A ring of twice the room, the oldest value first.
-#[cold]
-unsafe fn grow(l: *mut lua_State, at: c_int, channel: *mut Channel) {
-    // SAFETY: as for `append`. The channel changes only once nothing can raise any more.
+// ---- pads ----
+
+/// The index of a fiber's pad.
+#[inline(always)]
+unsafe fn pad(f: LuaFiber) -> c_int {
+    // SAFETY: `f` is live. There are far fewer records than 2^31.
+    unsafe { (*f).slot as c_int + 1 }
+}
+
+/// Makes the pad of `f` exist. A memory error is raised before anything has changed.
+#[inline(always)]
+unsafe fn reserve_pad(s: *mut State, l: *mut lua_State, f: LuaFiber) {
+    // SAFETY: two free slots.
     unsafe {
-        let (old, head, count) = ((*channel).room, (*channel).head, (*channel).count);
-        let room = (old.max(1) * 2).min((*channel).size);
-        lua_getfenv(l, at);
-        lua_createtable(l, room as c_int, 0);
-        for i in 0..count {
-            let slot = if head + i >= old { head + i - old } else { head + i };
-            lua_rawgeti_(l, -2, slot as c_int + 1);
-            lua_rawseti_(l, -2, i as c_int + 1);
+        while (*s).pads <= (*f).slot {
+            (*s).push_kept(l, Keep::Pads);
+            lua_pushboolean(l, 0);
+            lua_rawseti_(l, -2, (*s).pads as c_int + 1);
+            lua_settop(l, -2);
+            (*s).pads += 1;
         }
-        lua_setfenv(l, at);
-        lua_settop(l, -2);
-        (*channel).head = 0;
-        (*channel).room = room;
     }
+}
+
+/// Moves the top of `l` onto the pad of `f`, which exists.
+unsafe fn fill_pad(s: *mut State, l: *mut lua_State, f: LuaFiber) {
+    // SAFETY: a free slot; the pad exists, so nothing is allocated.
+    unsafe {
+        (*s).push_kept(l, Keep::Pads);
+        lua_insert(l, -2);
+        lua_rawseti_(l, -2, pad(f));
+        lua_settop(l, -2);
+    }
+}
+
+/// `forget()`: empties the running fiber's pad.
+unsafe extern "C-unwind" fn l_forget(l: *mut lua_State) -> c_int {
+    // SAFETY: called by channel.lua.
+    unsafe {
+        let s = state::current(l);
+        let f = (*s).cord.current;
+        reserve_pad(s, l, f);
+        lua_pushboolean(l, 0);
+        fill_pad(s, l, f);
+    }
+    0
+}
+
+/// `shared()`: the table of pads, and the addresses of [`ffi_put`] and [`ffi_get`].
+unsafe extern "C-unwind" fn l_shared(l: *mut lua_State) -> c_int {
+    // SAFETY: called by channel.lua. Addresses of code stay below 2^53.
+    #[allow(clippy::cast_precision_loss)]
+    unsafe {
+        (*state::current(l)).push_kept(l, Keep::Pads);
+        lua_pushnumber(l, ffi_put as *const () as usize as f64);
+        lua_pushnumber(l, ffi_get as *const () as usize as f64);
+    }
+    3
 }
 
 // ---- waking the other side ----
@@ -209,9 +262,13 @@ unsafe fn answer_writer(s: *mut State, f: LuaFiber, taken: bool) {
 
 /// Pushes the value the first writer waits with, and ends its wait.
 unsafe fn take_from_writer(s: *mut State, l: *mut lua_State, f: LuaFiber) {
-    // SAFETY: a waiting writer's value is the top of its stack.
+    // SAFETY: a waiting writer's value is on its pad.
     unsafe {
-        lua_xmove(waiter_of(f), l, 1);
+        (*s).push_kept(l, Keep::Pads);
+        lua_rawgeti_(l, -1, pad(f));
+        lua_pushboolean(l, 0);
+        lua_rawseti_(l, -3, pad(f));
+        lua_remove(l, -2);
         answer_writer(s, f, true);
     }
 }
@@ -270,8 +327,7 @@ unsafe extern "C-unwind" fn l_put(l: *mut lua_State) -> c_int {
 
 #[inline(never)]
 unsafe fn put_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c_int {
-    // SAFETY: as for `l_put`. The value stays on the top of the waiter's stack, outside the results: whatever ends the
-    // wait pushes its results above.
+    // SAFETY: as for `l_put`.
     unsafe {
         let manner = lua_tointeger_(l, 4);
         let refused = refuse_wait(s, l, manner);
@@ -282,21 +338,20 @@ unsafe fn put_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c
             Ok(way) => way,
             Err(text) => return fail_with(l, text),
         };
-        before_wait(s, l);
         let f = (*s).cord.current;
+        reserve_pad(s, l, f);
+        lua_pushvalue(l, 2);
+        fill_pad(s, l, f);
+        before_wait(s, l);
         (*f).wait = Wait::Put;
         WaitList::link(&raw mut (*channel).writers, f, manner == AGAIN);
         arm_deadline(s, l, 3);
-        lua_settop(l, 2);
-        if way == Way::Light {
-            (*f).data.announced = true;
-            return lua_yield(l, 1);
-        }
         wait(s, l, way, 0)
     }
 }
 
-/// `get(channel[, deadline[, manner]])`: the value (nil: closed) and true; or a code or text, or nothing, as `put`.
+/// `get(channel[, deadline[, manner]])`: the value (nil: closed) and true; or the number of the pad it is on and
+/// [`ON_PAD`]; or a code or text, or nothing, as `put`.
 unsafe extern "C-unwind" fn l_get(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_put`.
     unsafe {
@@ -312,7 +367,7 @@ unsafe extern "C-unwind" fn l_get(l: *mut lua_State) -> c_int {
         if (*channel).count > 0 {
             take(l, 1, channel);
             if !writer.is_null() {
-                // The ring has a free slot, so this cannot raise.
+                // The ring has a slot that was just taken from, or is new: a memory error loses nothing but this value.
                 take_from_writer(s, l, writer);
                 append(l, 1, channel);
             }
@@ -339,11 +394,116 @@ unsafe fn get_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c
             Ok(way) => way,
             Err(text) => return fail_with(l, text),
         };
-        before_wait(s, l);
         let f = (*s).cord.current;
+        reserve_pad(s, l, f);
+        before_wait(s, l);
         (*f).wait = Wait::Get;
         WaitList::link(&raw mut (*channel).readers, f, manner == AGAIN);
         arm_deadline(s, l, 2);
+        wait(s, l, way, 0)
+    }
+}
+
+// ---- for compiled code ----
+
+/// Second result of a get whose value is on the reader's own pad.
+const ON_PAD: lua_Integer = 2;
+
+/// Added to the running fiber's pad: it has to wait, with its value (if it puts one) on that pad.
+const MUST_WAIT: c_int = 1 << 30;
+
+/// That number, or 0 if the pad is not there yet.
+unsafe fn must_wait(s: *mut State) -> c_int {
+    // SAFETY: a fiber runs.
+    unsafe {
+        let f = (*s).cord.current;
+        if (*f).slot < (*s).pads { MUST_WAIT + pad(f) } else { 0 }
+    }
+}
+
+/// Puts a value without waiting: the slot of the ring it belongs in; minus the pad of the reader that waits for it, and is
+/// made ready; [`MUST_WAIT`] and more; or 0 if it takes more than that, or is refused.
+///
+/// # Safety
+/// `channel` is the address of a live channel. The caller stores the value at once.
+unsafe extern "C" fn ffi_put(channel: *mut Channel) -> c_int {
+    // SAFETY: the caller's contract; linked fibers are live, and a waiting C function has free slots.
+    unsafe {
+        if (*channel).closed {
+            return 0;
+        }
+        let reader = (*channel).readers.first();
+        if !reader.is_null() {
+            let to = waiter_of(reader);
+            lua_pushinteger(to, pad(reader) as lua_Integer);
+            lua_pushinteger(to, ON_PAD);
+            hand_over((*channel).state, reader, 2);
+            return -pad(reader);
+        }
+        if (*channel).count < (*channel).size && (*channel).size <= READY_SLOTS {
+            let slot = (*channel).tail();
+            (*channel).count += 1;
+            return slot as c_int;
+        }
+        if (*channel).count < (*channel).size { 0 } else { must_wait((*channel).state) }
+    }
+}
+
+/// Gets a value without waiting: the slot of the ring it is in; minus the pad of the writer that waited with it, and is
+/// made ready; [`MUST_WAIT`] and more; or 0 if it takes more than that.
+///
+/// # Safety
+/// As for [`ffi_put`]; the caller takes the value at once, and leaves false there.
+unsafe extern "C" fn ffi_get(channel: *mut Channel) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let writer = (*channel).writers.first();
+        if (*channel).count > 0 {
+            return if writer.is_null() { (*channel).shift() as c_int } else { 0 };
+        }
+        if writer.is_null() {
+            return if (*channel).closed { 0 } else { must_wait((*channel).state) };
+        }
+        answer_writer((*channel).state, writer, true);
+        -pad(writer)
+    }
+}
+
+/// `wait_put(channel)`, after [`ffi_put`] said so and the value was put on the pad: what a `put` that waits returns.
+unsafe extern "C-unwind" fn l_wait_put(l: *mut lua_State) -> c_int {
+    // SAFETY: called by channel.lua alone, with a channel.
+    unsafe {
+        let channel: *mut Channel = lua_touserdata(l, 1).cast();
+        wait_last(l, &raw mut (*channel).writers, Wait::Put)
+    }
+}
+
+/// `wait_get(channel)`, after [`ffi_get`] said so.
+unsafe extern "C-unwind" fn l_wait_get(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_wait_put`.
+    unsafe {
+        let channel: *mut Channel = lua_touserdata(l, 1).cast();
+        wait_last(l, &raw mut (*channel).readers, Wait::Get)
+    }
+}
+
+/// Waits at the end of a list, without a deadline.
+#[inline(always)]
+unsafe fn wait_last(l: *mut lua_State, list: *mut WaitList<LuaBody>, kind: Wait) -> c_int {
+    // SAFETY: as for `get_wait`.
+    unsafe {
+        let s = state::current(l);
+        if (*s).cord.is_cancelled() {
+            return refuse_wait(s, l, 0);
+        }
+        let way = match way(s, l) {
+            Ok(way) => way,
+            Err(text) => return fail_with(l, text),
+        };
+        before_wait(s, l);
+        let f = (*s).cord.current;
+        (*f).wait = kind;
+        WaitList::link(list, f, false);
         wait(s, l, way, 0)
     }
 }

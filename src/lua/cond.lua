@@ -4,7 +4,14 @@ local raw, load = ...
 local E = load('cord.error')
 
 local raw_new, raw_wait, raw_signal, raw_broadcast, is_cond = raw.new, raw.wait, raw.signal, raw.broadcast, raw.is_cond
-local type, tonumber, format = type, tonumber, string.format
+local type, tonumber, format, setmetatable = type, tonumber, string.format, setmetatable
+
+-- Where the compiler is on, a signal is one FFI call. The address of each cond by the cond, which it does not keep alive.
+local ffi = require('ffi')
+local addresses = setmetatable({}, { __mode = 'k' })
+local ffi_signal = ffi.cast('void (*)(void *)', ffi.cast('uintptr_t', raw.address()))
+local void = ffi.typeof('void *')
+local compiles = require('jit').status()
 
 local TIMED_OUT = 2
 
@@ -56,6 +63,11 @@ return function(fail, deadline)
     end
 
     function methods.signal(self)
+        local address = addresses[self]
+        if address then
+            ffi_signal(address)
+            return
+        end
         if raw_signal(self) then
             wrong('cond:signal()', self)
         end
@@ -75,6 +87,10 @@ return function(fail, deadline)
     end
 
     return function()
-        return (raw_new(meta))
+        local cond = raw_new(meta)
+        if compiles then
+            addresses[cond] = void(cond)
+        end
+        return cond
     end
 end

@@ -13,6 +13,7 @@ use std::ffi::c_int;
 #[repr(C)]
 pub struct Cond {
     kind: *const u8,
+    state: *mut State,
     waiting: WaitList<LuaBody>,
 }
 
@@ -26,6 +27,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"signal", l_signal),
     (c"broadcast", l_broadcast),
     (c"destroy", l_destroy),
+    (c"address", l_address),
 ];
 
 /// Pushes the raw functions.
@@ -84,7 +86,7 @@ unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
     // SAFETY: called by cond.lua; the userdata is written before anything can read it.
     unsafe {
         let cond: *mut Cond = lua_newuserdata(l, size_of::<Cond>()).cast();
-        cond.write(Cond { kind: &raw const COND, waiting: WaitList::new() });
+        cond.write(Cond { kind: &raw const COND, state: state::current(l), waiting: WaitList::new() });
         lua_pushvalue(l, 1);
         lua_setmetatable(l, -2);
     }
@@ -115,7 +117,9 @@ unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
         let f = (*s).cord.current;
         (*f).wait = Wait::Cond;
         WaitList::link(&raw mut (*cond).waiting, f, false);
-        arm_deadline(s, l, 2);
+        if lua_gettop(l) > 1 {
+            arm_deadline(s, l, 2);
+        }
         wait(s, l, way, 0)
     }
 }
@@ -134,6 +138,30 @@ unsafe extern "C-unwind" fn l_signal(l: *mut lua_State) -> c_int {
         }
     }
     0
+}
+
+/// As `signal`, for compiled code: it is called through FFI without leaving the trace.
+///
+/// # Safety
+/// `cond` is the address of a live cond.
+unsafe extern "C" fn ffi_signal(cond: *mut Cond) {
+    // SAFETY: the caller's contract; linked fibers are live.
+    unsafe {
+        let f = (*cond).waiting.first();
+        if !f.is_null() {
+            wake(&raw mut (*(*cond).state).cord, f);
+        }
+    }
+}
+
+/// `address()`: of [`ffi_signal`].
+unsafe extern "C-unwind" fn l_address(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua. Addresses of code stay below 2^53.
+    #[allow(clippy::cast_precision_loss)]
+    unsafe {
+        lua_pushnumber(l, ffi_signal as *const () as usize as f64);
+    }
+    1
 }
 
 unsafe extern "C-unwind" fn l_broadcast(l: *mut lua_State) -> c_int {

@@ -48,6 +48,8 @@ pub struct State {
     pub sockets: Sockets,
     /// How [`current`] recognises it; null where it cannot.
     owner: *const Owner,
+    /// Records whose slots in the table of pads exist.
+    pub pads: u32,
     /// Records whose slots in the anchors table exist.
     anchored: u32,
     /// The protected job under way.
@@ -83,8 +85,10 @@ pub enum Keep {
     OnYield = 10,
     /// fiber.lua: raises an error for a native function.
     Fail = 11,
+    /// Values on their way between a waiting fiber and another, by slot of the waiting one's record.
+    Pads = 12,
 }
-const KEPT: c_int = 12;
+const KEPT: c_int = 13;
 
 impl State {
     /// Pushes onto `l` what is kept at `which`.
@@ -412,6 +416,7 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
             },
             lookups: Lookups::default(),
             sockets: Sockets::default(),
+            pads: 0,
             anchored: 0,
             job: None,
         });
@@ -443,6 +448,8 @@ unsafe fn fill_store(l: *mut lua_State, state: *mut State) {
         let reference = luaL_ref(l, -2);
         luaL_unref(l, -1, reference);
         (*state).keep(l, Keep::Triggers);
+        lua_createtable(l, 4, 0);
+        (*state).keep(l, Keep::Pads);
         // The records made first: the main fiber's, and nobody's.
         let nobody = (*state).cord.nobody;
         (*state).reserve_anchors(l, nobody);
