@@ -188,15 +188,26 @@ unsafe fn pad(f: LuaFiber) -> c_int {
 /// Makes the pad of `f` exist. A memory error is raised before anything has changed.
 #[inline(always)]
 unsafe fn reserve_pad(s: *mut State, l: *mut lua_State, f: LuaFiber) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if (*s).pads <= (*f).slot {
+            add_pads(s, l);
+        }
+    }
+}
+
+/// A pad for every record there is.
+#[cold]
+unsafe fn add_pads(s: *mut State, l: *mut lua_State) {
     // SAFETY: two free slots.
     unsafe {
-        while (*s).pads <= (*f).slot {
-            (*s).push_kept(l, Keep::Pads);
+        (*s).push_kept(l, Keep::Pads);
+        while (*s).cord.record((*s).pads as usize).is_some() {
             lua_pushboolean(l, 0);
             lua_rawseti_(l, -2, (*s).pads as c_int + 1);
-            lua_settop(l, -2);
             (*s).pads += 1;
         }
+        lua_settop(l, -2);
     }
 }
 
