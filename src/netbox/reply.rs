@@ -473,7 +473,8 @@ unsafe fn rescue(c: &Context, header: ResponseHeader, body: &[u8]) -> Result<(),
         // The state, which the function finds itself through, and the trial.
         lua_getfield_(c.l, LUA_REGISTRYINDEX, c"cord.state".as_ptr());
         lua_pushcclosure(c.l, l_trial, 1);
-        lua_pushlightuserdata(c.l, (&raw mut trial).cast());
+        // A full userdata: light ones do not hold every address on every machine.
+        lua_newuserdata(c.l, size_of::<usize>()).cast::<*mut Trial<'_>>().write(&raw mut trial);
         if lua_pcall(c.l, 1, 0, 0) == 0 {
             return trial.result;
         }
@@ -495,7 +496,7 @@ struct Trial<'a> {
 unsafe extern "C-unwind" fn l_trial(l: *mut lua_State) -> c_int {
     // SAFETY: called by `rescue` alone, with its trial, on the same thread: this frame has a stack of its own.
     unsafe {
-        let trial = lua_touserdata(l, 1).cast::<Trial<'_>>();
+        let trial = *lua_touserdata(l, 1).cast::<*mut Trial<'_>>();
         luaL_checkstack_(l, 40, c"net.box".as_ptr());
         let outer = (*trial).c;
         push_anchors(outer.s, l, outer.conn);
