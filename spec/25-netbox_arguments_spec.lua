@@ -143,6 +143,24 @@ describe('methods of a connection', function()
         srv:stop()
     end)
 
+    it('neither wait nor spin in a finalizer, though the connection is being closed', function()
+        local srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+        local conn = netbox.connect(srv:address())
+        local closed, called
+        local guard = newproxy(true)
+        getmetatable(guard).__gc = function()
+            closed = message_of(conn.close, conn)
+            called = message_of(conn.call, conn, 'echo', { 1 })
+        end
+        guard = nil -- luacheck: ignore
+        collectgarbage()
+        collectgarbage()
+        assert.equal('cannot yield inside a finalizer (__gc metamethod)', closed)
+        assert.equal('cannot yield inside a finalizer (__gc metamethod)', called)
+        assert.is_true(conn:wait_state('closed', 5))
+        srv:stop()
+    end)
+
     it('refuse states and timeouts that are none', function()
         local srv = server.listen('127.0.0.1:0', {})
         local conn = netbox.connect(srv:address())

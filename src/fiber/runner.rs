@@ -378,6 +378,32 @@ impl<B: Body> Cord<B> {
         }
     }
 
+    /// Gives all C stacks back but the one the caller stands on: nothing of this cord runs again.
+    ///
+    /// # Safety
+    /// No fiber of the cord is resumed any more, and no frame on its stacks has anything to drop: LuaJIT's and ours have
+    /// not.
+    pub unsafe fn discard_stacks(cord: *mut Self) {
+        // SAFETY: the caller's contract; a runner is idle or owned by one stuck fiber.
+        unsafe {
+            let discard = |runner: *mut Runner<B>| {
+                if Box::from_raw((*runner).stack).discard() {
+                    drop(Box::from_raw(runner));
+                }
+            };
+            while let Some(runner) = (&mut (*cord).idle).pop() {
+                discard(runner);
+            }
+            let mut i = 0;
+            while let Some(f) = (*cord).record(i) {
+                i += 1;
+                if (*f).id != 0 && (*f).attention & attention::STACK != 0 && !(*f).runner.is_null() {
+                    discard(std::mem::replace(&mut (*f).runner, std::ptr::null_mut()));
+                }
+            }
+        }
+    }
+
     /// C stacks mapped now, and the most there may be.
     pub fn stacks(&self) -> (usize, usize) {
         (self.stacks, self.stack_limit)

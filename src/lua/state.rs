@@ -225,8 +225,9 @@ unsafe extern "C-unwind" fn l_protected(l: *mut lua_State) -> c_int {
 }
 
 unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
-    // SAFETY: the finalizer of the state's userdata, at lua_close. Suspended stacks are abandoned on purpose: unwinding
-    // them would run through LuaJIT's frames. What the process would notice, the poller's descriptors, is given back.
+    // SAFETY: the finalizer of the state's userdata, at lua_close: no fiber runs again, since finalizers cannot wait.
+    // Suspended stacks are unmapped as they are: unwinding them would run through LuaJIT's frames. What the process would
+    // notice besides, the poller's descriptors, is given back.
     unsafe {
         let state = lua_touserdata(l, 1).cast::<State>();
         if !state.is_null() && (*state).library == &raw const LIBRARY {
@@ -238,6 +239,7 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
             (*state).cord.descriptors = Default::default();
             (*state).cord.body.listeners.clear();
             super::capi::closed(state);
+            LuaCord::discard_stacks(&raw mut (*state).cord);
             (*state).lookups = Lookups::default();
         }
     }

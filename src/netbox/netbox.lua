@@ -135,14 +135,17 @@ function slow(op, conn, a, b, c, d, e, deadline, code, ...)
     elseif code == DONE_STALE then
         return stale(conn, deadline, ...)
     elseif code == REFUSED then
+        local early = conn.state == 'active'
         local active, problem = wait_for(conn, ACTIVE, deadline)
+        if active and early then
+            -- It broke or was closed in this very turn and its worker has not run yet.
+            problem = raw.wait_state(conn._raw, fraw.deadline(0))
+            problem = problem ~= TIMED_OUT and problem or nil
+        end
         if problem then
             return fail(problem, 2)
         elseif not active then
             return E.raise(not_established(conn), 2)
-        elseif raw.problem(conn._raw) then
-            -- It broke in this very turn and its worker has not run yet.
-            raw.wait_state(conn._raw, fraw.deadline(0))
         end
         return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
     elseif code == WORKER then

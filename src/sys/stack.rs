@@ -237,6 +237,30 @@ impl Stack {
     }
 }
 
+impl Stack {
+    /// Unmaps a stack and whatever is suspended on it, none of which runs again. False, and nothing has changed, if the
+    /// caller stands on it.
+    ///
+    /// # Safety
+    /// Nobody resumes the stack any more or reads what is on it, and nothing there waits to be dropped.
+    #[allow(clippy::boxed_local)] // as for `retire`
+    pub unsafe fn discard(mut self: Box<Self>) -> bool {
+        let here = 0_u8;
+        let (low, page) = (self.low(), page_size());
+        if (low..self.top).contains(&(&raw const here as usize)) {
+            std::mem::forget(self);
+            return false;
+        }
+        std::mem::forget(self.generator.take());
+        // SAFETY: the caller's contract; the range is the whole mapping that was made for this stack, guard included.
+        unsafe {
+            segv::remove(self.guard);
+            libc::munmap((low - page) as *mut c_void, self.top - low + page);
+        }
+        true
+    }
+}
+
 /// A hint that the line at `at` is read soon. Any address will do.
 #[inline(always)]
 pub fn prefetch(at: *const u8) {
@@ -317,6 +341,23 @@ mod tests {
 
     fn nobody() -> segv::Whose {
         segv::Whose { label: |_, _| 0, cord: std::ptr::null() }
+    }
+
+    #[test]
+    fn a_suspended_stack_is_discarded_with_what_stands_on_it() {
+        let mut record = Count { stack: std::ptr::null_mut(), n: 0 };
+        let made = Stack::new(DEFAULT_SIZE, count, (&raw mut record).cast(), nobody());
+        let Ok(mut stack) = made else { panic!("no stack") };
+        record.stack = &raw mut *stack;
+        // SAFETY: made on this thread, suspended; its frames have nothing to drop, and it is not resumed again.
+        unsafe {
+            stack.resume();
+            let page = stack.low() as *mut c_void;
+            assert!(stack.discard());
+            assert_eq!(libc::msync(page, page_size(), libc::MS_ASYNC), -1);
+            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM));
+        }
+        assert_eq!(record.n, 1);
     }
 
     #[test]
