@@ -225,11 +225,67 @@ fn parse_header(packet: &[u8], header: &mut RequestHeader) -> Result<usize, Pack
 /// Values have the family their key demands. Where a key comes twice the last one counts, as in Tarantool.
 #[derive(Debug, Clone, Copy)]
 pub struct Body<'a> {
-    values: [&'a [u8]; BODY_KEYS],
+    bytes: &'a [u8],
+    /// Where each kept key's value begins and ends; an absent one is empty. Small, since a body is passed on by value.
+    spans: [(u32, u32); SPANS],
 }
 
-/// Keys below this are kept: all that the protocol defines.
+/// Keys below this may be kept.
 const BODY_KEYS: usize = 0x68;
+/// The keys that anybody asks for.
+const KEPT: &[u8] = &[
+    key::SPACE_ID,
+    key::INDEX_ID,
+    key::LIMIT,
+    key::OFFSET,
+    key::ITERATOR,
+    key::INDEX_BASE,
+    key::FETCH_POSITION,
+    key::KEY,
+    key::TUPLE,
+    key::FUNCTION_NAME,
+    key::USER_NAME,
+    key::EXPR,
+    key::OPS,
+    key::OPTIONS,
+    key::AFTER_POSITION,
+    key::AFTER_TUPLE,
+    key::DATA,
+    key::ERROR_24,
+    key::METADATA,
+    key::BIND_METADATA,
+    key::BIND_COUNT,
+    key::POSITION,
+    key::SQL_TEXT,
+    key::SQL_BIND,
+    key::SQL_INFO,
+    key::STMT_ID,
+    key::ERROR,
+    key::VERSION,
+    key::FEATURES,
+    key::TIMEOUT,
+    key::EVENT_KEY,
+    key::EVENT_DATA,
+    key::TXN_ISOLATION,
+    key::AUTH_TYPE,
+    key::SPACE_NAME,
+    key::INDEX_NAME,
+    key::TUPLE_FORMATS,
+    key::IS_SYNC,
+];
+/// Their spans, and before them one that nobody reads, for all other keys.
+const SPANS: usize = KEPT.len() + 1;
+const SPAN_OF: [u8; BODY_KEYS] = spans();
+
+const fn spans() -> [u8; BODY_KEYS] {
+    let mut of = [0; BODY_KEYS];
+    let mut i = 0;
+    while i < KEPT.len() {
+        of[KEPT[i] as usize] = i as u8 + 1;
+        i += 1;
+    }
+    of
+}
 
 impl<'a> Body<'a> {
     /// Reads the body of a request of type `kind`, empty or not, and checks that its mandatory keys are there.
@@ -249,7 +305,7 @@ impl<'a> Body<'a> {
                 | kind::WATCH
                 | kind::UNWATCH
                 | kind::WATCH_ONCE => return Err(PacketError::MissingBody),
-                _ => Ok(Body { values: [&[]; BODY_KEYS] }),
+                _ => Ok(Body { bytes: &[], spans: [(0, 0); SPANS] }),
             }
         } else {
             Body::parse(body)
@@ -268,7 +324,9 @@ impl<'a> Body<'a> {
     /// [`PacketError::Body`]
     pub fn parse(body: &'a [u8]) -> Result<Self, PacketError> {
         let bad = |_: MpError| PacketError::Body;
-        let mut values = [&[][..]; BODY_KEYS];
+        // No peer sends 4 GiB and more.
+        u32::try_from(body.len()).map_err(|_| PacketError::Body)?;
+        let mut spans = [(0, 0); SPANS];
         let mut reader = Reader::new(body);
         for _ in 0..reader.read_map().map_err(bad)? {
             if reader.peek().map_err(bad)? != Family::Uint {
@@ -281,18 +339,22 @@ impl<'a> Body<'a> {
             if key_family(key).is_some_and(|expected| expected != family) {
                 return Err(PacketError::Body);
             }
-            let value = reader.raw().map_err(bad)?;
-            if let Some(slot) = usize::try_from(key).ok().and_then(|key| values.get_mut(key)) {
-                *slot = value;
+            let start = reader.position() as u32;
+            reader.skip().map_err(bad)?;
+            let span = usize::try_from(key).ok().and_then(|key| SPAN_OF.get(key)).copied().unwrap_or(0);
+            if let Some(slot) = spans.get_mut(span as usize) {
+                *slot = (start, reader.position() as u32);
             }
         }
-        Ok(Body { values })
+        Ok(Body { bytes: body, spans })
     }
 
     /// The bytes of a key's value, one whole MessagePack value; `None` when the key is absent.
     #[inline]
     pub fn raw(&self, key: u8) -> Option<&'a [u8]> {
-        self.values.get(key as usize).copied().filter(|bytes| !bytes.is_empty())
+        let span = SPAN_OF.get(key as usize).copied().filter(|span| *span != 0)?;
+        let (start, end) = *self.spans.get(span as usize)?;
+        self.bytes.get(start as usize..end as usize).filter(|bytes| !bytes.is_empty())
     }
 
     /// An unsigned value.
