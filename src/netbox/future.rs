@@ -62,9 +62,9 @@ pub const FUNCTIONS: &[Function] = &[
 ];
 
 unsafe fn future_at(l: *mut lua_State, idx: c_int) -> *mut Future {
-    // SAFETY: a userdata of our size may be read; only ours starts with our mark.
+    // SAFETY: the first word of any userdata may be read; only ours starts with our mark.
     unsafe {
-        if lua_type(l, idx) != LUA_TUSERDATA || lua_objlen(l, idx) != size_of::<Future>() {
+        if lua_type(l, idx) != LUA_TUSERDATA {
             return std::ptr::null_mut();
         }
         let future: *mut Future = lua_touserdata(l, idx).cast();

@@ -105,9 +105,10 @@ static HOOK: u8 = 0;
 pub unsafe fn conn_at(l: *mut lua_State, idx: c_int) -> *mut Conn {
     // SAFETY: light userdata, which would have no memory behind them, have another type.
     unsafe {
-        if lua_type(l, idx) != LUA_TUSERDATA || lua_objlen(l, idx) != size_of::<Handle>() {
+        if lua_type(l, idx) != LUA_TUSERDATA {
             return std::ptr::null_mut();
         }
+        // The first word of any userdata may be read: the smallest block of memory has it.
         let handle: *const Handle = lua_touserdata(l, idx).cast();
         if (*handle).kind == &raw const CONN { (*handle).conn } else { std::ptr::null_mut() }
     }
@@ -695,7 +696,7 @@ unsafe extern "C-unwind" fn l_decode(l: *mut lua_State) -> c_int {
     2
 }
 
-/// `read(conn, body, shape, reference)`: the result in a reply's body that was kept whole; of a call, all its values in a
+/// `read(conn, body, shape, reference * 8)`: the result in a reply's body that was kept whole; of a call, all its values in a
 /// table. Nothing if there is none; false if the body is none.
 unsafe extern "C-unwind" fn l_read(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua; the string stays on the stack.
@@ -706,7 +707,7 @@ unsafe extern "C-unwind" fn l_read(l: *mut lua_State) -> c_int {
         let at = luaL_checklstring(l, 2, &raw mut len);
         let body = std::slice::from_raw_parts(at.cast::<u8>(), len);
         let how = request::How::of(lua_tointeger_(l, 3));
-        let reference = lua_tointeger_(l, 4) as c_int;
+        let reference = (lua_tointeger_(l, 4) / 8) as c_int;
         luaL_checkstack_(l, 20, c"net.box".as_ptr());
         reply::push_anchors(s, l, conn);
         match reply::push_one(s, l, lua_gettop(l), how, reference, body) {

@@ -294,7 +294,7 @@ core.with_options, core.slow, core.launched, core.deadline = with_options, slow,
 -- A request that gets its reply's body and makes the result of it.
 function core.special(op, conn, opts, a, b, c, d, e)
     local about = ABOUT[op]
-    local shape, reference = about and about[1] or b, 2
+    local shape, reference = about and about[1] or b, 16
     if about and about[2] < 6 then
         reference = (select(about[2], a, b, c, d, e))
     end
@@ -312,52 +312,52 @@ local raw_update, raw_delete, raw_upsert, raw_send = raw.update, raw.delete, raw
 
 -- Each op takes the connection, how to wait, up to five arguments, and the shape of the result if it is to be another.
 local function op_call(conn, wait, name, args, _, _, _, shape)
-    return raw_call(conn._raw, name, args, wait, shape or VALUES, 0, conn._stream_id)
+    return raw_call(conn._raw, name, args, wait, shape or VALUES, conn._stream_id)
 end
 
 local function op_eval(conn, wait, expression, args, _, _, _, shape)
-    return raw_eval(conn._raw, expression, args, wait, shape or VALUES, 0, conn._stream_id)
+    return raw_eval(conn._raw, expression, args, wait, shape or VALUES, conn._stream_id)
 end
 
 local function op_bare(conn, wait, kind, shape, body, _, _, other)
-    return raw_send(conn._raw, kind, body or '', wait, other or shape, 0, conn._stream_id)
+    return raw_send(conn._raw, kind, body or '', wait, other or shape, conn._stream_id)
 end
 
 local function op_insert(conn, wait, space, tuple, reference, _, _, shape)
-    return raw_insert(conn._raw, space, tuple, wait, shape or TUPLE, reference, conn._stream_id)
+    return raw_insert(conn._raw, space, tuple, wait, (shape or TUPLE) + reference, conn._stream_id)
 end
 
 local function op_replace(conn, wait, space, tuple, reference, _, _, shape)
-    return raw_replace(conn._raw, space, tuple, wait, shape or TUPLE, reference, conn._stream_id)
+    return raw_replace(conn._raw, space, tuple, wait, (shape or TUPLE) + reference, conn._stream_id)
 end
 
 local function op_delete(conn, wait, space, index, key, reference, _, shape)
-    return raw_delete(conn._raw, space, index, key, wait, shape or TUPLE, reference, conn._stream_id)
+    return raw_delete(conn._raw, space, index, key, wait, (shape or TUPLE) + reference, conn._stream_id)
 end
 
 local function op_update(conn, wait, space, index, key, operations, reference, shape)
-    return raw_update(conn._raw, space, index, key, operations, wait, shape or TUPLE, reference, conn._stream_id)
+    return raw_update(conn._raw, space, index, key, operations, wait, (shape or TUPLE) + reference, conn._stream_id)
 end
 
 local function op_upsert(conn, wait, space, tuple, operations, _, _, shape)
-    return raw_upsert(conn._raw, space, tuple, operations, wait, shape or NOTHING, 0, conn._stream_id)
+    return raw_upsert(conn._raw, space, tuple, operations, wait, shape or NOTHING, conn._stream_id)
 end
 
 local function op_get(conn, wait, space, index, key, reference, iterator, shape)
     return raw_select(conn._raw, space, index, iterator, 0, iterator == 0 and 2 or 1, key, nil, nil, wait,
-        shape or TUPLE, reference, conn._stream_id)
+        (shape or TUPLE) + reference, conn._stream_id)
 end
 
 -- `p` holds what a select has besides space, index, key and reference.
 local function op_select(conn, wait, space, index, key, reference, p, shape)
     return raw_select(conn._raw, space, index, p.iterator, p.offset, p.limit, key, p.after, p.fetch_pos, wait,
-        shape or TUPLES, reference, conn._stream_id)
+        (shape or TUPLES) + reference, conn._stream_id)
 end
 
 -- The shape of each op's plain result, and which of its arguments is the reference of the tuples' metatable.
 -- A call whose first value is the result.
 local function op_count(conn, wait, name, args)
-    return raw_call(conn._raw, name, args, wait, VALUE, 0, conn._stream_id)
+    return raw_call(conn._raw, name, args, wait, VALUE, conn._stream_id)
 end
 
 ABOUT[op_call] = { VALUES, 6 }
@@ -418,7 +418,7 @@ function methods.call(conn, name, args, opts)
     end
     if opts == nil then
         return settle(op_call, conn, name, args, nil, nil, nil,
-            raw_call(conn._raw, name, args, nil, VALUES, 0, conn._stream_id))
+            raw_call(conn._raw, name, args, nil, VALUES, conn._stream_id))
     end
     return with_options(op_call, conn, opts, name, args)
 end
@@ -435,7 +435,7 @@ function methods.eval(conn, expression, args, opts)
     end
     if opts == nil then
         return settle(op_eval, conn, expression, args, nil, nil, nil,
-            raw_eval(conn._raw, expression, args, nil, VALUES, 0, conn._stream_id))
+            raw_eval(conn._raw, expression, args, nil, VALUES, conn._stream_id))
     end
     return with_options(op_eval, conn, opts, expression, args)
 end
@@ -858,13 +858,12 @@ local function select_plain(conn, space, index, key, reference)
     if key == nil then
         key = NO_KEY
     end
-    return raw_select(conn._raw, space, index, iterator, 0, 0xffffffff, key, nil, nil, nil, TUPLES, reference,
-        conn._stream_id)
+    return raw_select(conn._raw, space, index, iterator, nil, nil, key, nil, nil, nil, TUPLES + reference, conn._stream_id)
 end
 
 local function op_select_plain(conn, wait, space, index, key, reference)
-    return raw_select(conn._raw, space, index, is_empty(key) and 2 or 0, 0, 0xffffffff, key or NO_KEY, nil, nil, wait,
-        TUPLES, reference, conn._stream_id)
+    return raw_select(conn._raw, space, index, is_empty(key) and 2 or 0, nil, nil, key or NO_KEY, nil, nil, wait,
+        TUPLES + reference, conn._stream_id)
 end
 
 local function select_options(conn, space, index, key, reference, opts)
@@ -980,7 +979,7 @@ function space_methods.insert(space, tuple, opts)
     local conn = space.connection
     if opts == nil then
         return settle(op_insert, conn, space._id_or_name, tuple, space._reference, nil, nil,
-            raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE, space._reference, conn._stream_id))
+            raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference, conn._stream_id))
     end
     return with_options(op_insert, conn, opts, space._id_or_name, tuple, space._reference)
 end
@@ -990,7 +989,7 @@ function space_methods.replace(space, tuple, opts)
     local conn = space.connection
     if opts == nil then
         return settle(op_replace, conn, space._id_or_name, tuple, space._reference, nil, nil,
-            raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE, space._reference, conn._stream_id))
+            raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference, conn._stream_id))
     end
     return with_options(op_replace, conn, opts, space._id_or_name, tuple, space._reference)
 end
@@ -1000,7 +999,7 @@ function space_methods.delete(space, key, opts)
     local conn = space.connection
     if opts == nil then
         return settle(op_delete, conn, space._id_or_name, 0, key, space._reference, nil,
-            raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE, space._reference, conn._stream_id))
+            raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE + space._reference, conn._stream_id))
     end
     return with_options(op_delete, conn, opts, space._id_or_name, 0, key, space._reference)
 end
@@ -1011,7 +1010,7 @@ function index_methods.delete(index, key, opts)
     local conn = space.connection
     if opts == nil then
         return settle(op_delete, conn, space._id_or_name, index.id, key, space._reference, nil,
-            raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE, space._reference, conn._stream_id))
+            raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE + space._reference, conn._stream_id))
     end
     return with_options(op_delete, conn, opts, space._id_or_name, index.id, key, space._reference)
 end
@@ -1021,7 +1020,7 @@ function space_methods.update(space, key, operations, opts)
     local conn = space.connection
     if opts == nil then
         return settle(op_update, conn, space._id_or_name, 0, key, operations, space._reference,
-            raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE, space._reference, conn._stream_id))
+            raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE + space._reference, conn._stream_id))
     end
     return with_options(op_update, conn, opts, space._id_or_name, 0, key, operations, space._reference)
 end
@@ -1032,7 +1031,7 @@ function index_methods.update(index, key, operations, opts)
     local conn = space.connection
     if opts == nil then
         return settle(op_update, conn, space._id_or_name, index.id, key, operations, space._reference,
-            raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil, TUPLE, space._reference,
+            raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil, TUPLE + space._reference,
                 conn._stream_id))
     end
     return with_options(op_update, conn, opts, space._id_or_name, index.id, key, operations, space._reference)
@@ -1043,7 +1042,7 @@ function space_methods.upsert(space, tuple, operations, opts)
     local conn = space.connection
     if opts == nil then
         return settle(op_upsert, conn, space._id_or_name, tuple, operations, nil, nil,
-            raw_upsert(conn._raw, space._id_or_name, tuple, operations, nil, NOTHING, 0, conn._stream_id))
+            raw_upsert(conn._raw, space._id_or_name, tuple, operations, nil, NOTHING, conn._stream_id))
     end
     return with_options(op_upsert, conn, opts, space._id_or_name, tuple, operations)
 end
@@ -1147,7 +1146,7 @@ function core.lazy_spaces(conn, rc, p)
             if weak[1] == nil or (kind ~= 'number' and not (kind == 'string' and names)) then
                 return nil
             end
-            local space = { connection = weak[1], _id_or_name = key, _reference = 2 }
+            local space = { connection = weak[1], _id_or_name = key, _reference = 16 }
             space[kind == 'number' and 'id' or 'name'] = key
             space.index = setmetatable({}, {
                 __index = function(_, id)

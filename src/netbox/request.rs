@@ -168,13 +168,20 @@ impl Slab {
 }
 
 /// Arguments every request function has behind its own, from position `at` on: how to wait (nil: for ever; a number: a
-/// deadline; a table, the connection: not at all, a future is made), what becomes of the reply, the metatable's
-/// reference, the stream, and whether it is the worker's own.
+/// deadline; a table, the connection: not at all, a future is made), the *manner*, and the stream or nil.
+///
+/// The manner is one number, since each argument costs a call: what becomes of the reply ([`How`], 3 bits), the
+/// reference of the tuples' metatable (24 bits), and [`OWN`].
 struct Manner {
     at: c_int,
     sync: u64,
     way: Option<Way>,
+    code: u32,
+    timed: bool,
 }
+
+/// Bit of the manner: the worker's own request, which is sent in any state.
+const OWN: u32 = 1 << 30;
 
 /// A refusal, before anything was encoded.
 enum Refusal {
@@ -193,8 +200,11 @@ unsafe fn open(
 ) -> Result<(Manner, encode::Mark), Refusal> {
     // SAFETY: called by the request functions below, with their stack.
     unsafe {
-        let future = lua_type(l, at) == LUA_TTABLE;
-        let own = lua_type(l, at + 4) == LUA_TBOOLEAN;
+        let waiting = lua_type(l, at);
+        let future = waiting == LUA_TTABLE;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let (code, stream_id) = (lua_tonumber(l, at + 1) as u32, lua_tonumber(l, at + 2) as u64);
+        let own = code & OWN != 0;
         if (*conn).phase != Phase::Active && !own && !(future && (*conn).phase == Phase::Loading) {
             return Err(Refusal::Code(code::REFUSED));
         }
@@ -211,16 +221,11 @@ unsafe fn open(
         let Some(sync) = (&(*conn).slab).next_sync() else {
             return Err(Refusal::Text("too many requests in flight".into()));
         };
-        let mut header = Header::new(sync);
-        if lua_type(l, at + 3) == LUA_TNUMBER {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            {
-                header.stream_id = lua_tonumber(l, at + 3) as u64;
-            }
-        }
+        let header = Header { stream_id, ..Header::new(sync) };
         let committed = (*conn).committed;
         (&mut (*conn).out).truncate(committed);
-        Ok((Manner { at, sync, way: how }, encode::begin(&mut (*conn).out, kind, &header)))
+        let manner = Manner { at, sync, way: how, code, timed: waiting == LUA_TNUMBER };
+        Ok((manner, encode::begin(&mut (*conn).out, kind, &header)))
     }
 }
 
@@ -229,10 +234,11 @@ unsafe fn open(
 unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manner, mark: encode::Mark) -> c_int {
     // SAFETY: as for `open`.
     unsafe {
-        let Manner { at, sync, way } = manner;
+        let Manner { at, sync, way, code, timed } = manner;
         encode::finish(&mut (*conn).out, mark);
-        let how = How::of(lua_tointeger_(l, at + 1));
-        let reference = lua_tointeger_(l, at + 2) as c_int;
+        let how = How::of((code & 7).into());
+        #[allow(clippy::cast_possible_wrap)]
+        let reference = (code >> 3 & 0xff_ffff) as c_int;
         let Some(way) = way else {
             return super::future::register(s, l, conn, sync, how, reference, at);
         };
@@ -242,7 +248,7 @@ unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manne
         transport::commit(s, conn);
         (*f).wait = Wait::Request;
         (*f).data.ticket = sync;
-        if lua_type(l, at) == LUA_TNUMBER {
+        if timed {
             set_deadline(s, l, conn, at);
         }
         wait(s, l, way, 0)
@@ -423,8 +429,25 @@ pub(super) unsafe extern "C-unwind" fn l_eval(l: *mut lua_State) -> c_int {
     unsafe { named(l, kind::EVAL, key::EXPR) }
 }
 
-/// `select(conn, space, index, iterator, offset, limit, key, after, fetch_pos, how to wait ...)`. `after` is nil, a
-/// position (a string) or a packed tuple in a table.
+/// Iterator, offset and limit of a select. An offset of nil: from the start, without a limit.
+unsafe fn put_range(l: *mut lua_State, out: &mut Vec<u8>) {
+    // SAFETY: called by `l_select` with its stack.
+    unsafe {
+        out.push(key::ITERATOR);
+        codec::put_number(out, lua_tonumber(l, 4));
+        if lua_type(l, 5) == LUA_TNIL {
+            out.extend_from_slice(&[key::OFFSET, 0, key::LIMIT, 0xce, 0xff, 0xff, 0xff, 0xff]);
+            return;
+        }
+        for (name, idx) in [(key::OFFSET, 5), (key::LIMIT, 6)] {
+            out.push(name);
+            codec::put_number(out, lua_tonumber(l, idx));
+        }
+    }
+}
+
+/// `select(conn, space, index, iterator, offset, limit, key, after, fetch_pos, how to wait ...)`. An offset of nil is 0,
+/// with no limit. `after` is nil, a position (a string) or a packed tuple in a table.
 pub(super) unsafe extern "C-unwind" fn l_select(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -438,10 +461,7 @@ pub(super) unsafe extern "C-unwind" fn l_select(l: *mut lua_State) -> c_int {
             (*out).push(0x86 + u8::from(after != LUA_TNIL) + u8::from(fetch));
             put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
             put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-            for (name, idx) in [(key::ITERATOR, 4), (key::OFFSET, 5), (key::LIMIT, 6)] {
-                (*out).push(name);
-                codec::put_number(&mut *out, lua_tonumber(l, idx));
-            }
+            put_range(l, &mut *out);
             (*out).push(key::KEY);
             put!(s, l, conn, 7);
             if after == LUA_TSTRING {

@@ -105,7 +105,8 @@ local function space_of(core, conn, rc, p, row, known)
     space.temporary = flags.temporary == true or flags.type == 'temporary' or flags.type == 'data-temporary'
     space.is_sync = flags.is_sync == true
     space._format = plain_format(row)
-    space._reference = reference(core, rc, p, space._format)
+    -- Times 8: the shape of a result is added to it.
+    space._reference = 8 * reference(core, rc, p, space._format)
     return space
 end
 

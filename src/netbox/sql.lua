@@ -75,7 +75,7 @@ return function(core, methods)
         opts = opts or {}
         core.check_request_options(opts, 3)
         if opts.buffer ~= nil or opts.return_raw then
-            return core.options.run(core.op_bare, conn, opts, core.deadline(opts), BODY, 2, kind, BODY, body)
+            return core.options.run(core.op_bare, conn, opts, core.deadline(opts), BODY, 16, kind, BODY, body)
         end
         if opts.is_async then
             local future = core.launched(conn, core.op_bare(conn, conn, kind, BODY, body))

@@ -23,7 +23,7 @@ local NO_CONNECTION, INVALID_MSGPACK = 77, 20
 local TIMED_OUT = 2
 local READ, WRITE = 1, 2
 -- Shapes of results.
-local TUPLES, BODY = 2, 5
+local TUPLES, BODY, OWN = 2, 5, 2 ^ 30
 local SELECT_LIMIT = 0xffffffff
 
 return function(core)
@@ -217,7 +217,7 @@ return function(core)
     -- ------------------------------------------------------------ requests of our own
 
     local function control(p, rc, kind, body)
-        local code, result = raw.send(rc, kind, body, nil, BODY, 0, 0, true)
+        local code, result = raw.send(rc, kind, body, nil, OWN + BODY)
         while code == nil do
             local stop = interruption(p, rc)
             if stop then
@@ -291,7 +291,7 @@ return function(core)
             end
             p.stale = false
             for i, id in ipairs(wanted) do
-                local ok, future = raw.select(rc, id, 0, 2, 0, SELECT_LIMIT, nil, nil, nil, p, TUPLES, 2, 0, true)
+                local ok, future = raw.select(rc, id, 0, 2, 0, SELECT_LIMIT, nil, nil, nil, p, OWN + 16 + TUPLES)
                 if ok ~= true then
                     return problem_of(rc)
                 end
