@@ -20,7 +20,7 @@ local format, upper, concat = string.format, string.upper, table.concat
 local NULL, is_object = msgpack.NULL, msgpack.is_object
 
 local CANCELLED, TIMED_OUT = 1, 2
-local DONE_STALE, REFUSED, WORKER = 10, 20, 21
+local DONE_STALE, REFUSED, WORKER, LOOK = 10, 20, 21, 23
 local UNSUPPORTED, PROC_LUA, NO_CONNECTION = 5, 32, 77
 -- Shapes of results (request.rs).
 local NOTHING, VALUES, TUPLES, TUPLE, VALUE = 0, 1, 2, 3, 6
@@ -289,6 +289,16 @@ local function with_options(op, conn, opts, a, b, c, d, e)
     local deadline = deadline_of(opts)
     return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
 end
+-- The future of a request whose options the native half took to be {is_async = true}; else a closer look at them.
+local function launch(op, conn, opts, a, b, c, d, e, ok, future)
+    if ok == true then
+        return future
+    elseif ok == LOOK then
+        return with_options(op, conn, opts, a, b, c, d, e)
+    end
+    return launched(conn, ok)
+end
+
 core.with_options, core.slow, core.launched, core.deadline = with_options, slow, launched, deadline_of
 
 -- A request that gets its reply's body and makes the result of it.
@@ -420,7 +430,8 @@ function methods.call(conn, name, args, opts)
         return settle(op_call, conn, name, args, nil, nil, nil,
             raw_call(conn._raw, name, args, nil, VALUES, conn._stream_id))
     end
-    return with_options(op_call, conn, opts, name, args)
+    return launch(op_call, conn, opts, name, args, nil, nil, nil,
+        raw_call(conn._raw, name, args, opts, VALUES, conn._stream_id, conn))
 end
 
 function methods.eval(conn, expression, args, opts)
@@ -437,7 +448,8 @@ function methods.eval(conn, expression, args, opts)
         return settle(op_eval, conn, expression, args, nil, nil, nil,
             raw_eval(conn._raw, expression, args, nil, VALUES, conn._stream_id))
     end
-    return with_options(op_eval, conn, opts, expression, args)
+    return launch(op_eval, conn, opts, expression, args, nil, nil, nil,
+        raw_eval(conn._raw, expression, args, opts, VALUES, conn._stream_id, conn))
 end
 
 local function bare_ping(conn, deadline)
@@ -867,8 +879,12 @@ local function op_select_plain(conn, wait, space, index, key, reference)
 end
 
 local function select_options(conn, space, index, key, reference, opts)
-    if only_async(opts) then
-        return launched(conn, op_select_plain(conn, conn, space, index, key, reference))
+    local ok, launching = raw_select(conn._raw, space, index, is_empty(key) and 2 or 0, nil, nil, key or NO_KEY, nil, nil,
+        opts, TUPLES + reference, conn._stream_id, conn)
+    if ok == true then
+        return launching
+    elseif ok ~= LOOK then
+        return launched(conn, ok)
     end
     check_options(opts, REQUEST_OPTIONS, 2)
     local iterator = select_iterator(opts, key, 3)
@@ -981,7 +997,8 @@ function space_methods.insert(space, tuple, opts)
         return settle(op_insert, conn, space._id_or_name, tuple, space._reference, nil, nil,
             raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference, conn._stream_id))
     end
-    return with_options(op_insert, conn, opts, space._id_or_name, tuple, space._reference)
+    return launch(op_insert, conn, opts, space._id_or_name, tuple, space._reference, nil, nil,
+        raw_insert(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference, conn._stream_id, conn))
 end
 
 function space_methods.replace(space, tuple, opts)
@@ -991,7 +1008,8 @@ function space_methods.replace(space, tuple, opts)
         return settle(op_replace, conn, space._id_or_name, tuple, space._reference, nil, nil,
             raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference, conn._stream_id))
     end
-    return with_options(op_replace, conn, opts, space._id_or_name, tuple, space._reference)
+    return launch(op_replace, conn, opts, space._id_or_name, tuple, space._reference, nil, nil,
+        raw_replace(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference, conn._stream_id, conn))
 end
 
 function space_methods.delete(space, key, opts)
@@ -1001,7 +1019,8 @@ function space_methods.delete(space, key, opts)
         return settle(op_delete, conn, space._id_or_name, 0, key, space._reference, nil,
             raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE + space._reference, conn._stream_id))
     end
-    return with_options(op_delete, conn, opts, space._id_or_name, 0, key, space._reference)
+    return launch(op_delete, conn, opts, space._id_or_name, 0, key, space._reference, nil,
+        raw_delete(conn._raw, space._id_or_name, 0, key, opts, TUPLE + space._reference, conn._stream_id, conn))
 end
 
 function index_methods.delete(index, key, opts)
@@ -1012,7 +1031,8 @@ function index_methods.delete(index, key, opts)
         return settle(op_delete, conn, space._id_or_name, index.id, key, space._reference, nil,
             raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE + space._reference, conn._stream_id))
     end
-    return with_options(op_delete, conn, opts, space._id_or_name, index.id, key, space._reference)
+    return launch(op_delete, conn, opts, space._id_or_name, index.id, key, space._reference, nil,
+        raw_delete(conn._raw, space._id_or_name, index.id, key, opts, TUPLE + space._reference, conn._stream_id, conn))
 end
 
 function space_methods.update(space, key, operations, opts)
@@ -1022,7 +1042,8 @@ function space_methods.update(space, key, operations, opts)
         return settle(op_update, conn, space._id_or_name, 0, key, operations, space._reference,
             raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE + space._reference, conn._stream_id))
     end
-    return with_options(op_update, conn, opts, space._id_or_name, 0, key, operations, space._reference)
+    return launch(op_update, conn, opts, space._id_or_name, 0, key, operations, space._reference,
+        raw_update(conn._raw, space._id_or_name, 0, key, operations, opts, TUPLE + space._reference, conn._stream_id, conn))
 end
 
 function index_methods.update(index, key, operations, opts)
@@ -1034,7 +1055,8 @@ function index_methods.update(index, key, operations, opts)
             raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil, TUPLE + space._reference,
                 conn._stream_id))
     end
-    return with_options(op_update, conn, opts, space._id_or_name, index.id, key, operations, space._reference)
+    return launch(op_update, conn, opts, space._id_or_name, index.id, key, operations, space._reference,
+        raw_update(conn._raw, space._id_or_name, index.id, key, operations, opts, TUPLE + space._reference, conn._stream_id, conn))
 end
 
 function space_methods.upsert(space, tuple, operations, opts)
@@ -1044,7 +1066,8 @@ function space_methods.upsert(space, tuple, operations, opts)
         return settle(op_upsert, conn, space._id_or_name, tuple, operations, nil, nil,
             raw_upsert(conn._raw, space._id_or_name, tuple, operations, nil, NOTHING, conn._stream_id))
     end
-    return with_options(op_upsert, conn, opts, space._id_or_name, tuple, operations)
+    return launch(op_upsert, conn, opts, space._id_or_name, tuple, operations, nil, nil,
+        raw_upsert(conn._raw, space._id_or_name, tuple, operations, opts, NOTHING, conn._stream_id, conn))
 end
 
 function space_methods.format(space, new)

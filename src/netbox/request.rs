@@ -22,6 +22,8 @@ pub mod code {
     pub const REFUSED: c_int = 20;
     /// The connection's own worker may not wait for a reply.
     pub const WORKER: c_int = 21;
+    /// The options say more than that the request is asynchronous.
+    pub const OPTIONS: c_int = 23;
 }
 
 /// What becomes of a reply's body.
@@ -168,7 +170,8 @@ impl Slab {
 }
 
 /// Arguments every request function has behind its own, from position `at` on: how to wait (nil: for ever; a number: a
-/// deadline; a table, the connection: not at all, a future is made), the *manner*, and the stream or nil.
+/// deadline; a table, the connection: not at all, a future is made), the *manner*, and the stream or nil. If there is a
+/// fourth, it is the connection and the first one is the caller's options, which must be `{is_async = true}`.
 ///
 /// The manner is one number, since each argument costs a call: what becomes of the reply ([`How`], 3 bits), the
 /// reference of the tuples' metatable (24 bits), and [`OWN`].
@@ -178,6 +181,8 @@ struct Manner {
     way: Option<Way>,
     code: u32,
     timed: bool,
+    /// Where the connection's table is, for a future.
+    table: c_int,
 }
 
 /// Bit of the manner: the worker's own request, which is sent in any state.
@@ -203,8 +208,15 @@ unsafe fn open(
         let waiting = lua_type(l, at);
         let future = waiting == LUA_TTABLE;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let (code, stream_id) = (lua_tonumber(l, at + 1) as u32, lua_tonumber(l, at + 2) as u64);
-        let own = code & OWN != 0;
+        let (bits, stream_id) = (lua_tonumber(l, at + 1) as u32, lua_tonumber(l, at + 2) as u64);
+        let own = bits & OWN != 0;
+        let mut table = at;
+        if lua_type(l, at + 3) == LUA_TTABLE {
+            table = at + 3;
+            if !only_async(l, at) {
+                return Err(Refusal::Code(code::OPTIONS));
+            }
+        }
         if (*conn).phase != Phase::Active && !own && !(future && (*conn).phase == Phase::Loading) {
             return Err(Refusal::Code(code::REFUSED));
         }
@@ -224,8 +236,27 @@ unsafe fn open(
         let header = Header { stream_id, ..Header::new(sync) };
         let committed = (*conn).committed;
         (&mut (*conn).out).truncate(committed);
-        let manner = Manner { at, sync, way: how, code, timed: waiting == LUA_TNUMBER };
+        let manner = Manner { at, sync, way: how, code: bits, timed: waiting == LUA_TNUMBER, table };
         Ok((manner, encode::begin(&mut (*conn).out, kind, &header)))
+    }
+}
+
+/// Whether the table at `idx` is `{is_async = true}`.
+#[inline(always)]
+unsafe fn only_async(l: *mut lua_State, idx: c_int) -> bool {
+    // SAFETY: as for `open`; the stack is balanced.
+    unsafe {
+        let top = lua_gettop(l);
+        lua_pushnil(l);
+        let mut fits = false;
+        if lua_type(l, idx) == LUA_TTABLE && lua_next(l, idx) != 0 {
+            fits = lua_type(l, -2) == LUA_TSTRING && bytes_at(l, -2) == b"is_async" && lua_type(l, -1) == LUA_TBOOLEAN;
+            fits &= lua_toboolean(l, -1) != 0;
+            lua_settop(l, -2);
+            fits = fits && lua_next(l, idx) == 0;
+        }
+        lua_settop(l, top);
+        fits
     }
 }
 
@@ -234,13 +265,13 @@ unsafe fn open(
 unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manner, mark: encode::Mark) -> c_int {
     // SAFETY: as for `open`.
     unsafe {
-        let Manner { at, sync, way, code, timed } = manner;
+        let Manner { at, sync, way, code, timed, table } = manner;
         encode::finish(&mut (*conn).out, mark);
         let how = How::of((code & 7).into());
         #[allow(clippy::cast_possible_wrap)]
         let reference = (code >> 3 & 0xff_ffff) as c_int;
         let Some(way) = way else {
-            return super::future::register(s, l, conn, sync, how, reference, at);
+            return super::future::register(s, l, conn, sync, how, reference, table);
         };
         before_wait(s, l);
         let f = (*s).cord.current;
