@@ -618,14 +618,14 @@ end
 
 local function define_trigger(name)
     local field = '_' .. name
-    methods[name] = function(conn, ...)
+    -- No varargs: LuaJIT of 2022 compiles that wrongly here.
+    methods[name] = function(conn, new, old, title)
         if not is_connection(conn) then
             return dot_call(name)
         end
         conn = conn._conn or conn
         local list = conn[field]
-        local new, old, title = ...
-        if select('#', ...) == 0 or (new == nil and old == nil and title == nil) then
+        if new == nil and old == nil and title == nil then
             local functions = {}
             for i = 1, #list do
                 functions[i] = list[i].func
