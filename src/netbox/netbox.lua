@@ -1368,36 +1368,34 @@ end
 local USAGE = 'usage: connect(uri[, opts] | host, port[, opts])'
 
 -- The URI and the options of connect's arguments.
-local function arguments(first, ...)
-    if select('#', ...) > 0 then
-        local second = ...
-        if (type(second) == 'number' or type(second) == 'string')
-            and (first == nil or type(first) == 'string' or type(first) == 'number') then
-            local host = first and tostring(first) or ''
-            if host:find(':', 1, true) and host:sub(1, 1) ~= '[' and host ~= 'unix/:' then
-                host = '[' .. host .. ']'
-            end
-            if host == 'unix/' then
-                return 'unix/:' .. tostring(second), (select(2, ...))
-            end
-            return host == '' and tostring(second) or host .. ':' .. tostring(second), (select(2, ...))
+--
+-- Nothing here takes apart a `...` into fixed values: LuaJIT of 2022 compiles that wrongly where a trace leaves a vararg
+-- function by a side exit.
+local function arguments(first, second, third)
+    if (type(second) == 'number' or type(second) == 'string')
+        and (first == nil or type(first) == 'string' or type(first) == 'number') then
+        local host = first and tostring(first) or ''
+        if host:find(':', 1, true) and host:sub(1, 1) ~= '[' and host ~= 'unix/:' then
+            host = '[' .. host .. ']'
         end
+        if host == 'unix/' then
+            return 'unix/:' .. tostring(second), third
+        end
+        return host == '' and tostring(second) or host .. ':' .. tostring(second), third
     end
     if type(first) ~= 'string' and type(first) ~= 'number' and type(first) ~= 'table' then
         return nil
     end
-    return first, (...)
+    return first, second
 end
 
 local netbox = {}
 
-local function do_connect(...)
-    local source, opts
-    if rawequal((...), netbox) then
-        source, opts = arguments(select(2, ...))
-    else
-        source, opts = arguments(...)
+local function do_connect(first, second, third, fourth)
+    if rawequal(first, netbox) then
+        first, second, third = second, third, fourth
     end
+    local source, opts = arguments(first, second, third)
     if source == nil then
         return E.raise(E.client(PROC_LUA, USAGE), 3)
     end
@@ -1427,8 +1425,8 @@ local function do_connect(...)
     return start(p, opts, parts.host, parts.service)
 end
 
-function netbox.connect(...)
-    local conn = do_connect(...)
+function netbox.connect(first, second, third, fourth)
+    local conn = do_connect(first, second, third, fourth)
     return conn
 end
 netbox.new = netbox.connect
@@ -1449,8 +1447,8 @@ end
 
 -- connect with another default of wait_connected: net.box's old way to say how long to wait.
 local function with_timeout(timeout)
-    local function connect(...)
-        local source, opts = arguments(...)
+    local function connect(first, second, third)
+        local source, opts = arguments(first, second, third)
         opts = copy_options(type(opts) == 'table' and opts or {})
         if opts.wait_connected ~= false then
             opts.wait_connected = timeout
@@ -1461,10 +1459,9 @@ local function with_timeout(timeout)
     return { connect = connect, new = connect }
 end
 
-function netbox.timeout(...)
-    local timeout = (...)
+function netbox.timeout(timeout, second)
     if rawequal(timeout, netbox) then
-        timeout = select(2, ...)
+        timeout = second
     end
     if timeout == nil then
         return netbox
@@ -1472,10 +1469,9 @@ function netbox.timeout(...)
     return with_timeout(timeout)
 end
 
-function netbox.from_fd(...)
-    local fd, opts = ...
+function netbox.from_fd(fd, opts, third)
     if rawequal(fd, netbox) then
-        fd, opts = select(2, ...)
+        fd, opts = opts, third
     end
     if not is_number(fd) then
         return illegal('fd should be a number')

@@ -9,7 +9,7 @@ local netbox = load('cord.netbox')
 
 local fraw, fail = fiber._internal.raw, fiber._internal.fail
 local type, pairs, ipairs, tostring, tonumber, error, pcall = type, pairs, ipairs, tostring, tonumber, error, pcall
-local setmetatable, select, unpack, format = setmetatable, select, unpack, string.format
+local setmetatable, unpack, format = setmetatable, unpack, string.format
 
 local NO_CONNECTION = 77
 
@@ -228,11 +228,11 @@ local function unknown_fate(err, instance)
     }
 end
 
-local function results(value, ...)
-    if type(value) == 'table' and select('#', ...) == 0 then
+local function results(value)
+    if type(value) == 'table' then
         return unpack(value)
     end
-    return value, ...
+    return value
 end
 
 -- Sends to one server after the other until one took it; then the request is that server's.

@@ -162,22 +162,20 @@ local function search(t, from, value, all)
     end
 end
 
-function methods.find(t, ...)
+function methods.find(t, offset, value)
     check(t, 'find([offset,] value)')
-    if select('#', ...) > 1 then
-        local offset, value = ...
+    if value ~= nil then
         return search(t, offset, value)
     end
-    return search(t, 0, (...))
+    return search(t, 0, offset)
 end
 
-function methods.findall(t, ...)
+function methods.findall(t, offset, value)
     check(t, 'findall([offset,] value)')
-    if select('#', ...) > 1 then
-        local offset, value = ...
+    if value ~= nil then
         return search(t, offset, value, true)
     end
-    return search(t, 0, (...), true)
+    return search(t, 0, offset, true)
 end
 
 local function copy(t)
@@ -208,8 +206,9 @@ function methods.transform(t, offset, count, ...)
     for i = 1, offset - 1 do
         result[i] = t[i]
     end
-    for i = 1, select('#', ...) do
-        result[#result + 1] = (select(i, ...))
+    local new = { n = select('#', ...), ... }
+    for i = 1, new.n do
+        result[#result + 1] = new[i]
     end
     for i = offset + count, n do
         result[#result + 1] = t[i]
