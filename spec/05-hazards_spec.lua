@@ -746,7 +746,7 @@ describe('fairness:', function()
                 late = math.max(late, fiber.clock() - before)
             end
             stop = true
-            print(late < 0.2 or late)
+            print(late < 0.6 or late)
             a:wakeup() b:wakeup()
         ]]
         assert.equal('true\n', out)

@@ -50,8 +50,9 @@ rust_tests() {
 
 # The busted specs under one setting of LuaJIT. A run that dies prints no closing line, and that is a failure.
 specs() {
-    title "specs: $LUAJIT $*"
-    { "$LUAJIT" "$@" tools/busted.lua 2>&1; echo "busted ended with $?"; } >"$log"
+    title "specs: $LUAJIT $* ${FILES:-}"
+    # shellcheck disable=SC2086 # FILES is a list
+    { "$LUAJIT" "$@" tools/busted.lua ${FILES:-} 2>&1; echo "busted ended with $?"; } >"$log"
     grep -v '^busted ended with' "$log"
     closing='s/^\([0-9]*\) success[a-z]* \/ \([0-9]*\) failure[a-z]* \/ \([0-9]*\) error[a-z]* \/ \([0-9]*\) pending.*'
     ok "$(sum "$closing/\\1/p")"
@@ -90,6 +91,10 @@ all() {
         specs
         specs -joff
         specs -Ohotloop=1
+        title 'the same with a collector that never rests: fibers'
+        CORD_SPEC_GC=1 FILES='spec/01-fiber_spec.lua spec/02-channel_spec.lua spec/03-cond_spec.lua spec/06-stress_spec.lua'
+        export CORD_SPEC_GC
+        specs
     else
         bad 'no cord.so to run the specs against'
     fi
