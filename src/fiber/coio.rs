@@ -3,6 +3,7 @@
 use super::cord::{Body, Cord};
 use super::fiber::{Wait, attention};
 use super::wait::WaitList;
+use crate::sys::fork;
 use crate::sys::poll::{CLOSED, Poller, READ, Readiness, WRITE};
 use rustc_hash::FxHashMap;
 use std::io;
@@ -32,6 +33,8 @@ enum Entry<B: Body> {
 /// The descriptors of one scheduler.
 pub struct Descriptors<B: Body> {
     poller: Option<Poller>,
+    /// Of which process the poller is.
+    forks: u32,
     #[allow(clippy::vec_box)] // wait lists must not move
     entries: Vec<Box<Entry<B>>>,
     free: Vec<usize>,
@@ -45,6 +48,7 @@ impl<B: Body> Default for Descriptors<B> {
     fn default() -> Self {
         Descriptors {
             poller: None,
+            forks: 0,
             entries: Vec::new(),
             free: Vec::new(),
             by_fd: FxHashMap::default(),
@@ -56,10 +60,30 @@ impl<B: Body> Default for Descriptors<B> {
 
 impl<B: Body> Descriptors<B> {
     fn poller(&mut self) -> io::Result<&mut Poller> {
-        if self.poller.is_none() {
-            self.poller = Some(Poller::new()?);
+        if self.poller.is_none() || self.forks != fork::generation() {
+            self.renew()?;
         }
         self.poller.as_mut().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// Makes the poller. A forked child gets one of its own, since the parent's hears of whatever is done with it; what the
+    /// parent watches is left to the parent.
+    #[cold]
+    fn renew(&mut self) -> io::Result<()> {
+        self.poller = None;
+        for entry in &mut self.entries {
+            if let Entry::Fibers { armed, drained, ended, .. } = &mut **entry {
+                (*armed, *drained, *ended) = (0, false, false);
+            }
+        }
+        self.forks = fork::generation();
+        self.poller = Some(Poller::new()?);
+        Ok(())
+    }
+
+    /// The poller, if it is this process's own.
+    fn own_poller(&self) -> Option<&Poller> {
+        self.poller.as_ref().filter(|_| self.forks == fork::generation())
     }
 
     /// Whether an event could wake anybody.
@@ -132,7 +156,7 @@ impl<B: Body> Descriptors<B> {
     pub fn unwatch(&mut self, token: usize) {
         if let Some(Entry::Watch { fd, .. }) = self.entries.get(token).map(|entry| &**entry) {
             let fd = *fd;
-            if let Some(poller) = &self.poller {
+            if let Some(poller) = self.own_poller() {
                 poller.disarm(fd);
             }
             self.waiting -= 1;
@@ -160,7 +184,7 @@ impl<B: Body> Descriptors<B> {
         {
             self.by_fd.remove(&fd);
             self.remove(token);
-            if let Some(poller) = &self.poller {
+            if let Some(poller) = self.own_poller() {
                 poller.disarm(fd);
             }
         }

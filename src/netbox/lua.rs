@@ -12,6 +12,7 @@ use crate::iproto::constants::GREETING_SIZE;
 use crate::iproto::greeting::{self, SALT_USED};
 use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
 use crate::lua::state::{self, Keep};
+use crate::sys::fork;
 use crate::sys::luajit::Entry;
 use mlua::ffi::*;
 use std::ffi::c_int;
@@ -260,6 +261,7 @@ unsafe extern "C-unwind" fn l_open(l: *mut lua_State) -> c_int {
         match opened {
             Ok(fd) => {
                 (*conn).fd = fd;
+                (*conn).forks = fork::generation();
                 0
             }
             Err(error) => push_errno(l, &error),
@@ -294,6 +296,7 @@ unsafe extern "C-unwind" fn l_set_fd(l: *mut lua_State) -> c_int {
             return push_errno(l, &io::Error::last_os_error());
         }
         (*conn).fd = fd;
+        (*conn).forks = fork::generation();
     }
     0
 }
@@ -435,7 +438,7 @@ unsafe extern "C-unwind" fn l_half_close(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua.
     unsafe {
         let conn = conn!(l);
-        if (*conn).fd >= 0 {
+        if (*conn).fd >= 0 && (*conn).forks == fork::generation() {
             libc::shutdown((*conn).fd, libc::SHUT_WR);
         }
     }

@@ -17,6 +17,7 @@ use crate::fiber::fiber::flag;
 use crate::fiber::wait::WaitList;
 use crate::lua::body::{LuaBody, LuaFiber};
 use crate::lua::state::State;
+use crate::sys::fork;
 use crate::sys::poll::{CLOSED, READ, Readiness, WRITE};
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
@@ -90,6 +91,8 @@ pub struct Conn {
     pub refs: u32,
     /// The socket, or -1.
     pub fd: RawFd,
+    /// The process it was made in: [`fork::generation`].
+    pub forks: u32,
     watch: Option<usize>,
     /// Encoded requests; what is beyond `committed` belongs to one being encoded.
     pub out: Vec<u8>,
@@ -150,6 +153,7 @@ impl Conn {
                 slot,
                 refs: 0,
                 fd: -1,
+                forks: 0,
                 watch: None,
                 out: Vec::new(),
                 committed: 0,
@@ -285,8 +289,10 @@ pub unsafe fn close_fd(s: *mut State, conn: *mut Conn) {
         stop_watching(s, conn);
         if (*conn).fd >= 0 {
             (*s).cord.descriptors.forget((*conn).fd);
-            // A child process that inherited the socket must not keep the server waiting.
-            libc::shutdown((*conn).fd, libc::SHUT_RDWR);
+            // A child process that inherited the socket must not keep the server waiting, nor end its parent's connection.
+            if (*conn).forks == fork::generation() {
+                libc::shutdown((*conn).fd, libc::SHUT_RDWR);
+            }
             libc::close((*conn).fd);
             (*conn).fd = -1;
         }

@@ -1,6 +1,7 @@
 //! Listening sockets: TCP over IPv4, IPv6 and names, and unix sockets.
 
 use super::session::Socket;
+use crate::sys::fork;
 use std::ffi::c_int;
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -14,8 +15,8 @@ use std::path::{Path, PathBuf};
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A unix socket; its file is removed when the listener is dropped.
-    Unix(UnixListener, PathBuf),
+    /// A unix socket; its file is removed when the listener is dropped, in the process that made it.
+    Unix(UnixListener, PathBuf, u32),
 }
 
 impl Listener {
@@ -54,7 +55,7 @@ impl Listener {
         };
         listener.set_nonblocking(true)?;
         deepen(listener.as_raw_fd())?;
-        Ok(Listener::Unix(listener, path.to_path_buf()))
+        Ok(Listener::Unix(listener, path.to_path_buf(), fork::generation()))
     }
 
     /// The address it is bound to, as a URI: `host:port`, `[v6]:port` or `unix/:/path`.
@@ -64,7 +65,7 @@ impl Listener {
                 Ok(address) => address.to_string(),
                 Err(_) => String::new(),
             },
-            Listener::Unix(_, path) => format!("unix/:{}", path.display()),
+            Listener::Unix(_, path, _) => format!("unix/:{}", path.display()),
         }
     }
 
@@ -72,7 +73,7 @@ impl Listener {
     pub fn fd(&self) -> RawFd {
         match self {
             Listener::Tcp(listener) => listener.as_raw_fd(),
-            Listener::Unix(listener, _) => listener.as_raw_fd(),
+            Listener::Unix(listener, ..) => listener.as_raw_fd(),
         }
     }
 
@@ -89,7 +90,7 @@ impl Listener {
                 let _ = stream.set_nodelay(true);
                 Ok((Socket::Tcp(stream), peer.to_string()))
             }
-            Listener::Unix(listener, path) => {
+            Listener::Unix(listener, path, _) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 Ok((Socket::Unix(stream), format!("unix/:{}", path.display())))
@@ -100,7 +101,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
+        if let Listener::Unix(_, path, forks) = self
+            && *forks == fork::generation()
+        {
             let _ = std::fs::remove_file(path);
         }
     }

@@ -1,5 +1,6 @@
 //! The machine underneath: C stacks, readiness of descriptors, and what LuaJIT has beyond `mlua::ffi`.
 
+pub mod fork;
 #[cfg(feature = "module")]
 #[allow(unsafe_code)]
 pub mod luajit;

@@ -37,6 +37,10 @@ pub const MIN_SIZE: usize = 16 * 1024;
 /// well before it.
 pub const DEFAULT_SIZE: usize = 2 * 1024 * 1024;
 
+/// Bytes of address space that stacks leave to everybody else: where memory is limited (ulimit -v), the lack of it is the
+/// error of a wait, before it ends the process in some allocation that cannot fail.
+const RESERVE: usize = 32 * 1024 * 1024;
+
 /// Why no stack could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StackError {
@@ -134,7 +138,7 @@ impl Stack {
     pub fn new(bytes: usize, entry: Entry, argument: *mut c_void, whose: segv::Whose) -> Result<Box<Self>, StackError> {
         let page = page_size();
         let bytes = bytes.max(MIN_SIZE).next_multiple_of(page) + GUARD;
-        probe(bytes + 2 * page)?;
+        probe(bytes + 2 * page + RESERVE)?;
         let mut stack = Box::new(Stack {
             generator: None,
             suspender: std::ptr::null_mut(),
