@@ -1369,8 +1369,8 @@ local USAGE = 'usage: connect(uri[, opts] | host, port[, opts])'
 
 -- The URI and the options of connect's arguments.
 --
--- Nothing here takes apart a `...` into fixed values: LuaJIT of 2022 compiles that wrongly where a trace leaves a vararg
--- function by a side exit.
+-- Nothing here takes apart a `...` into fixed values: LuaJIT of 2022 compiles that wrongly in a side trace that starts in
+-- a function the vararg function has called before.
 local function arguments(first, second, third)
     if (type(second) == 'number' or type(second) == 'string')
         and (first == nil or type(first) == 'string' or type(first) == 'number') then
