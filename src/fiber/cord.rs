@@ -10,7 +10,7 @@
 //!        '---- its next wait <-------------------------'
 //! ```
 //!
-//! A *turn* is what happens between two looks at the outside world: every [`Cord::budget`] switches, and whenever the
+//! A *turn* is what happens between two looks at the outside world: every so many switches (the budget), and whenever the
 //! queue is empty, output is flushed, the clock read, descriptors polled and timers fired. So fibers that wake each
 //! other for ever starve neither timers nor sockets.
 //!

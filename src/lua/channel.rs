@@ -11,7 +11,7 @@
 //! and writers wait, and no reader waits while a value is queued. Whoever completes a hand-over does not wait; the other
 //! side is made ready. Nothing here allocates once the ring and the pads are there.
 //!
-//! What needs no wait is also there as plain C functions ([`ffi_put`], [`ffi_get`]): the compiler calls those through FFI
+//! What needs no wait is also there as plain C functions (`ffi_put`, `ffi_get`): the compiler calls those through FFI
 //! without leaving its trace. They move no Lua value: they say where it is to be put or found.
 
 use super::body::{LuaBody, LuaFiber, code};

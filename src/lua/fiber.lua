@@ -155,37 +155,44 @@ local function set_name(f, n, name, opts)
     end
 end
 
-function fiber.name(...)
-    local n, first, second, third = select('#', ...), ...
+-- LuaJIT of 2022 miscompiles a vararg function that takes its `...` apart and is left by a side exit: such functions only
+-- count their arguments here, and pass them on in tail position.
+local function name_of(n, first, second, third)
     if is_fiber(first) then
         if n > 1 then
             return set_name(first, 2, second, third)
         end
-        local err, name = raw_name(first)
+        local err, found = raw_name(first)
         if err then
             fail(err)
         end
-        return name
+        return found
     elseif n > 0 then
         return set_name(raw.self(), 1, first, second)
     end
-    local _, name = raw_name()
-    return name
+    local _, found = raw_name()
+    return found
 end
 
+function fiber.name(...)
+    return name_of(select('#', ...), ...)
+end
 methods.name = fiber.name
 
 -- ---------------------------------------------------------------- joining
 
-function fiber.set_joinable(...)
-    local f, yesno = ...
-    if select('#', ...) ~= 2 then
+local function set_joinable(n, f, yesno)
+    if n ~= 2 then
         fail('fiber.set_joinable(id, yesno): bad arguments')
     end
     local err = raw.set_joinable(plain_id(f), yesno)
     if err then
         fail(err)
     end
+end
+
+function fiber.set_joinable(...)
+    return set_joinable(select('#', ...), ...)
 end
 methods.set_joinable = fiber.set_joinable
 
@@ -197,7 +204,7 @@ local function joined(f, deadline, err, ok, ...)
         if ok then
             return true, ...
         end
-        return false, E.wrap((...))
+        return false, E.wrap(...)
     elseif err == TIMED_OUT then
         return false, E.timed_out()
     elseif err == nil or err == CANCELLED then
@@ -447,7 +454,7 @@ for _, name in ipairs { 'set_system', 'set_managed_shutdown' } do
         if select('#', ...) ~= 1 then
             fail(format('fiber.%s(id): bad arguments', name))
         end
-        local err = raw.set_system(plain_id((...)))
+        local err = raw.set_system(plain_id(...))
         if err then
             fail(err)
         end

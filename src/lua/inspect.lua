@@ -94,7 +94,7 @@ return function(fiber, methods, fail, log, is_fiber, reset_trigger)
             if select('#', ...) ~= 1 then
                 fail(format('fiber.%s(slice): bad arguments', name))
             end
-            local warn, err = limits((...))
+            local warn, err = limits(...)
             if warn == nil then
                 fail(err)
             end
@@ -104,44 +104,45 @@ return function(fiber, methods, fail, log, is_fiber, reset_trigger)
     slice_setter('set_slice', raw.set_slice)
     slice_setter('extend_slice', raw.extend_slice)
 
-    function fiber.set_max_slice(...)
-        local n, first, second = select('#', ...), ...
-        if n ~= 1 and n ~= 2 then
-            fail('fiber.set_max_slice([id,] slice): bad arguments')
-        end
-        local f = nil
-        if n == 2 then
-            f = first
-            if f == nil then
-                fail('expected fiber as 1 argument')
-            end
-        end
-        local warn, limit = limits(n == 2 and second or n == 1 and first)
+    local function set_max_slice(f, slice)
+        local warn, limit = limits(slice)
         if warn == nil then
-            fail(limit)
+            fail(limit, 3)
         end
         local err = raw.set_max_slice(f, warn, limit)
         if err then
-            fail(err)
+            fail(err, 3)
         end
     end
 
-    function methods.set_max_slice(...)
-        if select('#', ...) ~= 2 then
+    -- These are called in tail position by the functions below: their caller is the script.
+    local function max_slice(n, first, second)
+        if n ~= 1 and n ~= 2 then
             fail('fiber.set_max_slice([id,] slice): bad arguments')
+        elseif n == 1 then
+            set_max_slice(nil, first)
+        elseif first == nil then
+            fail('expected fiber as 1 argument')
+        else
+            set_max_slice(first, second)
         end
-        local f, slice = ...
-        if not is_fiber(f) then
+    end
+
+    local function max_slice_of(n, f, slice)
+        if n ~= 2 then
+            fail('fiber.set_max_slice([id,] slice): bad arguments')
+        elseif not is_fiber(f) then
             fail('expected fiber as 1 argument')
         end
-        local warn, limit = limits(slice)
-        if warn == nil then
-            fail(limit)
-        end
-        local err = raw.set_max_slice(f, warn, limit)
-        if err then
-            fail(err)
-        end
+        set_max_slice(f, slice)
+    end
+
+    function fiber.set_max_slice(...)
+        return max_slice(select('#', ...), ...)
+    end
+
+    function methods.set_max_slice(...)
+        return max_slice_of(select('#', ...), ...)
     end
 
     function fiber.check_slice(...)
