@@ -173,6 +173,21 @@ describe('a server with a bad client', function()
         end
     end)
 
+    it('has a handler that pushes wait for a client that does not read', function()
+        local pushed = 0
+        srv.functions.pour = function()
+            for i = 1, 100 do
+                server.push(('x'):rep(50000))
+                pushed = i
+            end
+        end
+        conn:request(CALL, { [0x22] = 'pour', [0x21] = {} })
+        fiber.sleep(0.05)
+        assert.is_true(pushed < 60, pushed)
+        for _ = 1, 100 do assert.equal(128, (conn:response())[0]) end
+        assert.equal(0, (conn:response())[0])
+    end)
+
     it('answers failed logins late, and those that come meanwhile without looking', function()
         local auth = client.auth
         local begin = helpers.now()

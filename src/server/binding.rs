@@ -1,7 +1,7 @@
 //! The raw functions behind `cord.server`: server.lua checks the arguments, wraps and raises.
 
 use super::data;
-use super::dispatch::{self, bytes_at};
+use super::dispatch::{self, Pushed, bytes_at};
 use super::engine::Engine;
 use super::hub::{Hub, Instance, Limits, Stat};
 use super::listener::Listener;
@@ -263,13 +263,15 @@ unsafe extern "C-unwind" fn l_session(l: *mut lua_State) -> c_int {
     4
 }
 
-/// `push(value)`: false outside of requests.
+/// `push(value)`: false outside of requests, nil when it must be tried again later.
 unsafe extern "C-unwind" fn l_push(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua with one value.
     unsafe {
         lua_settop(l, 1);
-        let sent = dispatch::push(state::current(l), l);
-        lua_pushboolean(l, c_int::from(sent));
+        match dispatch::push(state::current(l), l) {
+            Pushed::Later => lua_pushnil(l),
+            pushed => lua_pushboolean(l, c_int::from(pushed == Pushed::Done)),
+        }
     }
     1
 }

@@ -960,18 +960,32 @@ unsafe fn reply_error(s: *mut State, hub: *mut Hub, session: *mut Session, sl: *
     }
 }
 
-/// Sends a value to the client of the running request before its response. False when there is none.
+/// What became of a pushed value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pushed {
+    /// No request runs.
+    Nowhere,
+    /// The client reads too slowly: try later.
+    Later,
+    /// It is on its way, or its client has gone.
+    Done,
+}
+
+/// Sends a value to the client of the running request before its response.
 ///
 /// # Safety
 /// `l` runs one of our functions; the value is at position 1. Errors of encoding are raised in it.
-pub(super) unsafe fn push(s: *mut State, l: *mut lua_State) -> bool {
+pub(super) unsafe fn push(s: *mut State, l: *mut lua_State) -> Pushed {
     // SAFETY: the caller's contract.
     unsafe {
         let hub = (*s).server;
-        let Some(request) = running(s) else { return false };
+        let Some(request) = running(s) else { return Pushed::Nowhere };
         let session = (*hub).session_of(&request);
         if session.is_null() {
-            return true;
+            return Pushed::Done;
+        }
+        if (*session).unsent() > (*(*hub).instance(request.instance)).limits.unread {
+            return Pushed::Later;
         }
         let codec: *const Codec = (*hub).codec;
         if let Err(failure) = msgpack::encode_to_string(l, 1, codec) {
@@ -990,7 +1004,7 @@ pub(super) unsafe fn push(s: *mut State, l: *mut lua_State) -> bool {
             });
             (*hub).list(request.session);
         }
-        true
+        Pushed::Done
     }
 }
 

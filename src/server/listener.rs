@@ -4,7 +4,7 @@ use super::session::Socket;
 use crate::sys::fork;
 use std::ffi::c_int;
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -88,6 +88,7 @@ impl Listener {
                 stream.set_nonblocking(true)?;
                 // Small responses must not wait for the acknowledgement of the ones before; a refusal changes nothing else.
                 let _ = stream.set_nodelay(true);
+                keep_alive(&stream);
                 Ok((Socket::Tcp(stream), peer.to_string()))
             }
             Listener::Unix(listener, path, _) => {
@@ -114,6 +115,21 @@ impl Drop for Listener {
 fn deepen(fd: RawFd) -> io::Result<()> {
     // SAFETY: a plain call on a descriptor the caller owns; the system cuts the number to its own limit.
     if unsafe { libc::listen(fd, c_int::MAX) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has the system notice clients that vanished without a word, in its own time. A refusal changes nothing else.
+fn keep_alive(stream: &TcpStream) {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open while the stream is borrowed; the value's address and size belong together.
+    unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_KEEPALIVE,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
+    }
 }
 
 /// Whether the file is a socket that refuses connections.

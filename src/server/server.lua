@@ -641,12 +641,18 @@ function server.session()
     return session
 end
 
---- Sends `value` to the client before the response.
+--- Sends `value` to the client before the response. Waits while the client leaves more unread than it may.
 function server.push(...)
     if select('#', ...) ~= 1 then
         return fail('server.push(value): one value expected, got ' .. select('#', ...))
     end
-    if not raw.push((...)) then
+    local pushed = raw.push((...))
+    while pushed == nil do
+        -- The client leaves more unread than it may: it is waited for.
+        fiber.sleep(0.005)
+        pushed = raw.push((...))
+    end
+    if not pushed then
         return fail('server.push(value): no request is being served by this fiber')
     end
     return true

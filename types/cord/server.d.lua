@@ -220,7 +220,8 @@ function server.listen(uri, opts) end
 ---@return cord.server.session?
 function server.session() end
 
----Sends a value to the client before the response.
+---Sends a value to the client before the response. Waits while the client leaves more than `max_unread` bytes unread.
+---@async
 ---Raises: `server.push(value): no request is being served by this fiber`, and what encoding raises.
 ---@param value any
 ---@return true
