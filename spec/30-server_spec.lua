@@ -368,24 +368,29 @@ describe('a server', function()
     end)
 
     it('lets handlers of a client that has gone run to their end', function()
-        local ended = 0
+        local ended, release = 0, fiber.cond()
         start(path(), { work = function()
-            fiber.sleep(0.05)
+            release:wait(10)
             ended = ended + 1
         end })
         local gone = 0
         srv:on_disconnect(function() gone = gone + 1 end)
         connect()
         for _ = 1, 10 do conn:request(10, { [0x22] = 'work', [0x21] = {} }) end
-        fiber.sleep(0.01)
+        local function eventually(condition)
+            local deadline = helpers.now() + 10
+            while not condition() and helpers.now() < deadline do fiber.sleep(0.005) end
+            return condition()
+        end
+        assert.is_true(eventually(function() return srv:stat().in_progress == 10 end))
         conn:close()
         conn = nil
-        fiber.sleep(0.01)
-        assert.equal(1, gone)
+        assert.is_true(eventually(function() return gone == 1 end))
         assert.equal(0, ended)
-        fiber.sleep(0.1)
-        assert.equal(10, ended)
-        assert.equal(0, srv:stat().in_progress)
+        release:broadcast()
+        assert.is_true(eventually(function() return ended == 10 end))
+        assert.is_true(eventually(function() return srv:stat().in_progress == 0 end))
+        assert.equal(1, gone)
     end)
 
     it('runs triggers, and refuses a client whose on_connect raises', function()

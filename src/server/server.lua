@@ -404,8 +404,9 @@ end
 
 --- Gives a key a value (nil takes it away) and tells the clients that watch it.
 function methods.broadcast(self, ...)
-    check_self(self, 'broadcast')
+    -- First, not after a call: LuaJIT of 2022 compiles that wrongly in side traces.
     local key, value = ...
+    check_self(self, 'broadcast')
     if type(key) ~= 'string' then
         return fail('server:broadcast(key, value): a string expected as argument 1, got ' .. type(key))
     end
@@ -646,11 +647,12 @@ function server.push(...)
     if select('#', ...) ~= 1 then
         return fail('server.push(value): one value expected, got ' .. select('#', ...))
     end
-    local pushed = raw.push((...))
+    local value = ...
+    local pushed = raw.push(value)
     while pushed == nil do
         -- The client leaves more unread than it may: it is waited for.
         fiber.sleep(0.005)
-        pushed = raw.push((...))
+        pushed = raw.push(value)
     end
     if not pushed then
         return fail('server.push(value): no request is being served by this fiber')

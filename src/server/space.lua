@@ -250,8 +250,8 @@ return function(raw)
 
     for _, name in pairs({ 'select', 'get', 'min', 'max', 'count', 'len', 'update', 'delete', 'pairs' }) do
         local method = index_methods[name]
-        space_methods[name] = function(self, ...)
-            return method(primary(self, name), ...)
+        space_methods[name] = function(self, key, argument)
+            return method(primary(self, name), key, argument)
         end
     end
 
