@@ -87,6 +87,39 @@ describe('an argument whose __serialize function', function()
 end)
 
 describe('a request', function()
+    it('may bring thousands of results, wherever its caller waits', function()
+        local srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+        local conn = netbox.connect(srv:address())
+        local list = {}
+        for i = 1, 7000 do
+            list[i] = i
+        end
+        local function check(first, ...)
+            assert.equal(1, first)
+            return select('#', ...) + 1
+        end
+        local function call()
+            for _, n in ipairs { 15, 16, 17, 50, 250, 7000 } do
+                local some = { unpack(list, 1, n) }
+                for _ = 1, 30 do
+                    assert.equal(n, check(conn:call('echo', some)))
+                    assert.is_false((pcall(conn.call, conn, 'echo', { print })))
+                end
+            end
+            return 'b'
+        end
+        call()
+        assert.equal('b', (string.gsub('a', '.', call)))
+        assert.equal('b', coroutine.wrap(call)())
+        for _, fn in ipairs { call, function() return (string.gsub('a', '.', call)) end } do
+            local f = fiber.new(fn)
+            f:set_joinable(true)
+            assert.same({ true, 'b' }, { f:join() })
+        end
+        conn:close()
+        srv:stop()
+    end)
+
     it('with a huge or infinite timeout waits', function()
         local srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
         local conn = netbox.connect(srv:address())

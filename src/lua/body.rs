@@ -182,6 +182,15 @@ impl LuaBody {
         unsafe { self.proven.cframe && jit::is_yieldable(l) }
     }
 
+    /// Whether `l` was marked by [`mark`](Self::mark).
+    ///
+    /// # Safety
+    /// `l` is live.
+    pub unsafe fn is_marked(&self, l: *mut lua_State) -> bool {
+        // SAFETY: the word was proven.
+        self.proven.cframe && unsafe { *jit::cframe(l) } == MARK
+    }
+
     /// Marks a waiting thread as running, so that LuaJIT refuses to resume it for anybody else.
     ///
     /// # Safety

@@ -349,13 +349,19 @@ pub(crate) unsafe fn spawn(s: *mut State, l: *mut lua_State, moved: c_int) -> Lu
     }
 }
 
-/// Room for `n` values on a waiting fiber's stack. The mark is taken off meanwhile: growing a stack reads the word.
+/// Room for `n` values on a waiting fiber's stack. The mark of a light fiber is taken off meanwhile: growing a stack reads
+/// the word. A stuck fiber and the main one wait in a C function: their word is LuaJIT's own.
 pub(crate) unsafe fn room(s: *mut State, thread: *mut lua_State, n: c_int) -> bool {
     // SAFETY: the thread is live and does not run.
     unsafe {
-        (*s).cord.body.mark(thread, 0);
+        let marked = (*s).cord.body.is_marked(thread);
+        if marked {
+            (*s).cord.body.mark(thread, 0);
+        }
         let fits = lua_checkstack(thread, n + 8) != 0;
-        (*s).cord.body.mark(thread, MARK);
+        if marked {
+            (*s).cord.body.mark(thread, MARK);
+        }
         fits
     }
 }
