@@ -31,11 +31,11 @@ impl Clock {
     }
 }
 
-/// A timeout in seconds as a deadline on the monotonic clock. `None` for one that never comes (NaN, infinite or beyond
-/// 500 years); a negative timeout is over at once.
+/// A timeout in seconds as a deadline on the monotonic clock. `None` for one that never comes (infinite or beyond
+/// 500 years); a negative timeout, or one that is no number, is over at once.
 pub fn deadline(seconds: f64) -> Option<u64> {
     const FOREVER: f64 = 500.0 * 365.0 * 86400.0;
-    if seconds.is_nan() || seconds >= FOREVER {
+    if seconds >= FOREVER {
         return None;
     }
     // Bounded on both sides above, so the cast is exact enough and cannot wrap.
