@@ -138,8 +138,6 @@ pub struct LuaBody {
     pub served: Option<unsafe fn(*mut State, LuaFiber)>,
     /// The hook a doomed fiber's error is raised from replaces this one for a moment.
     saved_hook: (Option<lua_Hook>, c_int, c_int),
-    /// `setfenv(0)` of the program, for threads of native origin.
-    pub ended: bool,
 }
 
 impl LuaBody {
@@ -166,7 +164,6 @@ impl LuaBody {
             listeners: Vec::new(),
             served: None,
             saved_hook: (None, 0, 0),
-            ended: false,
         }
     }
 

@@ -5,7 +5,7 @@
 //! is not found, the slower public function is used, or the operation that needs it is refused.
 
 use mlua::ffi::*;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 
 /// Offset of the global state's pointer in `lua_State`, GC64 builds (lj_obj.h, struct lua_State).
 const OFFSET_G: usize = 16;
@@ -222,8 +222,3 @@ pub const MODES: [(&str, Mode); 8] = [
     ("callback-noop", Mode::CallbackNoop),
     ("extern-noop", Mode::ExternNoop),
 ];
-
-/// A string of the library's own for `lua_push*`.
-pub const fn text(s: &'static std::ffi::CStr) -> *const c_char {
-    s.as_ptr()
-}
