@@ -485,8 +485,7 @@ pub fn ok(out: &mut Vec<u8>, sync: u64, schema_version: u64) {
     finish(out, mark);
 }
 
-/// An OK, or a CHUNK of pushed data: `values` appends MessagePack values and returns how many. With `formats` the body
-/// ends in an empty map of tuple formats, which clients that asked for tuple extensions expect.
+/// An OK, or a CHUNK of pushed data: `values` appends MessagePack values and returns how many.
 ///
 /// # Errors
 /// As [`call`].
@@ -496,21 +495,43 @@ pub fn data<E>(
     kind: u32,
     sync: u64,
     schema_version: u64,
-    formats: bool,
     values: impl FnOnce(&mut Vec<u8>) -> Result<u32, E>,
 ) -> Result<(), E> {
     let mark = begin_response(out, kind, sync, schema_version);
-    out.extend_from_slice(&[0x81 + u8::from(formats), key::DATA, 0xdd, 0, 0, 0, 0]);
+    let made = put_data(out, 1, values);
+    settle(out, mark, made)
+}
+
+/// As [`data`], with the formats of the tuples among the values: `formats` appends the map of TUPLE_FORMATS afterwards.
+///
+/// # Errors
+/// As [`call`].
+#[inline]
+pub fn data_with_formats<E>(
+    out: &mut Vec<u8>,
+    kind: u32,
+    sync: u64,
+    schema_version: u64,
+    values: impl FnOnce(&mut Vec<u8>) -> Result<u32, E>,
+    formats: impl FnOnce(&mut Vec<u8>),
+) -> Result<(), E> {
+    let mark = begin_response(out, kind, sync, schema_version);
+    let made = put_data(out, 2, values);
+    out.push(key::TUPLE_FORMATS);
+    formats(out);
+    settle(out, mark, made)
+}
+
+/// The header of a body of `keys` keys, and DATA.
+#[inline]
+fn put_data<E>(out: &mut Vec<u8>, keys: u8, values: impl FnOnce(&mut Vec<u8>) -> Result<u32, E>) -> Result<(), E> {
+    out.extend_from_slice(&[0x80 | keys, key::DATA, 0xdd, 0, 0, 0, 0]);
     let at = out.len();
-    let made = values(out).map(|count| {
+    values(out).map(|count| {
         if let Some(gap) = out.get_mut(at - 4..at) {
             gap.copy_from_slice(&count.to_be_bytes());
         }
-    });
-    if formats {
-        out.extend_from_slice(&[key::TUPLE_FORMATS, 0x80]);
-    }
-    settle(out, mark, made)
+    })
 }
 
 /// An OK whose body `body` appends as one map.
@@ -612,7 +633,7 @@ mod tests {
         });
         assert_eq!(failed, Err("no"));
         assert_eq!(out, b"before");
-        let failed = data(&mut out, kind::OK, 1, 1, true, |out| {
+        let failed = data(&mut out, kind::OK, 1, 1, |out| {
             out.push(1);
             Err("no")
         });
@@ -637,7 +658,7 @@ mod tests {
     #[test]
     fn responses_are_read_by_the_fast_path() {
         let mut out = Vec::new();
-        data(&mut out, kind::OK, u64::MAX, 9, false, |out| {
+        data(&mut out, kind::OK, u64::MAX, 9, |out| {
             out.extend([1, 2]);
             Ok::<u32, Infallible>(2)
         })

@@ -225,7 +225,8 @@ fn our_responses_are_those_that_were_received() {
     encode::id_response(&mut out, 1, 0x5d, 10, 0x1fff & !(1 << 10), Some(b"chap-sha1"));
     assert_eq!(out, received("id, newest features"));
     out.clear();
-    encode::data(&mut out, kind::OK, 0x11, 0x5d, true, |_| Ok::<u32, Infallible>(0)).unwrap();
+    let none = |out: &mut Vec<u8>| out.push(0x80);
+    encode::data_with_formats(&mut out, kind::OK, 0x11, 0x5d, |_| Ok::<u32, Infallible>(0), none).unwrap();
     assert_eq!(out, received("call nothing"));
     out.clear();
     encode::event(&mut out, 0, b"color", Some(append(b"\xa3red"))).unwrap();

@@ -56,7 +56,7 @@ local OWNERS = {
     [2] = 'cord.uuid',
     [4] = 'cord.datetime',
     [6] = 'cord.datetime',
-    [7] = 'cord.tuple',
+    [7] = 'cord.netbox.tuple',
     bin = 'cord.varbinary',
 }
 
@@ -236,6 +236,7 @@ native.setup({
     array_mt = array_mt,
     map_mt = map_mt,
     serialize = '__serialize',
+    tuple_format = '__tuple_format',
     int64 = typeof('int64_t'),
     uint64 = typeof('uint64_t'),
     convert = convert,

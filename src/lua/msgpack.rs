@@ -16,6 +16,9 @@
 //!   what it must and leaves a Lua string, and append that string's bytes. The buffer is cut back on any error.
 //! * [`decode()`] pushes one value. It creates objects, so a collection may run finalizers, and extension types call Lua
 //!   (under a pcall): the bytes must not move meanwhile. Nothing here yields.
+//! * [`encode_with`] and [`encode_to_string_with`] write tuples (tables whose metatable has `__tuple_format`) as the
+//!   extension 7 and collect their formats in [`Formats`], whose map goes into the packet as TUPLE_FORMATS; the other two
+//!   write them as arrays. Decoding finds the formats that `_set_formats` of `cord.netbox.tuple` was given last.
 //! * Failures are values; [`push_encode_error`] and [`push_decode_error`] turn them into the error object to raise.
 //!
 //! Lua's own "not enough memory" may leave any of these by a jump, so callers hold no value with a destructor. Only
@@ -32,7 +35,9 @@ mod direct;
 mod encode;
 
 pub use decode::{DecodeError, decode, push_decode_error};
-pub use encode::{EncodeError, encode, encode_to_string, push_encode_error};
+pub use encode::{
+    EncodeError, Formats, encode, encode_to_string, encode_to_string_with, encode_with, push_encode_error,
+};
 
 /// The deepest nesting either direction allows, whatever the options say: each level takes native stack.
 pub(crate) const HARD_DEPTH: u32 = 1000;
@@ -104,6 +109,7 @@ pub(crate) struct Shared {
     array_mt_ref: c_int,
     map_mt_ref: c_int,
     serialize_ref: c_int,
+    tuple_format_ref: c_int,
     int64_ref: c_int,
     uint64_ref: c_int,
     convert_ref: c_int,
@@ -287,6 +293,7 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
             array_mt_ref: reference(l, 1, c"array_mt"),
             map_mt_ref: reference(l, 1, c"map_mt"),
             serialize_ref: reference(l, 1, c"serialize"),
+            tuple_format_ref: reference(l, 1, c"tuple_format"),
             int64_ref: reference(l, 1, c"int64"),
             uint64_ref: reference(l, 1, c"uint64"),
             convert_ref: reference(l, 1, c"convert"),
@@ -417,8 +424,8 @@ unsafe fn encode_into(
 ) -> Result<(), EncodeError> {
     // SAFETY: the scratch buffer is ours; the codec is a live userdata.
     unsafe {
-        match encode::run::<false>(l, idx, &mut *scratch, &*codec) {
-            Err(EncodeError::NeedsLua) => encode::run::<true>(l, idx, &mut *scratch, &*codec),
+        match encode::run::<false>(l, idx, &mut *scratch, &*codec, std::ptr::null_mut()) {
+            Err(EncodeError::NeedsLua) => encode::run::<true>(l, idx, &mut *scratch, &*codec, std::ptr::null_mut()),
             other => other,
         }
     }

@@ -42,30 +42,7 @@ local function make_error(code, message, list)
 end
 
 future_mt = { __metatable = 'net.box.request' }
--- Tuples that bring their formats: the metatable of each, as of the reply that is being decoded.
-local format_metas = {}
-
-local function set_formats(bytes)
-    format_metas = {}
-    for id, fields in pairs(msgpack.decode(bytes)) do
-        local names = {}
-        for i, field in ipairs(fields) do
-            names[i] = type(field) == 'table' and field or { name = field }
-        end
-        format_metas[tonumber(id)] = tuples.metatable_of(names)
-    end
-end
-
-msgpack.ext.register {
-    type = 7,
-    name = 'tuple',
-    decode = function(payload)
-        local id, at = msgpack.decode(payload)
-        return setmetatable(msgpack.decode(payload, at), format_metas[id] or tuples.metatable_of(nil))
-    end,
-}
-
-raw.keep({ make_error, E.wrap, future_mt, setmetatable({}, { __mode = 'v' }), nil, nil, set_formats })
+raw.keep({ make_error, E.wrap, future_mt, setmetatable({}, { __mode = 'v' }), nil, nil, tuples._set_formats })
 
 -- ---------------------------------------------------------------- waiting for a state
 

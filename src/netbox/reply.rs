@@ -283,7 +283,11 @@ fn find_data(body: &[u8]) -> Result<Option<(usize, usize, u32)>, Broken> {
 #[inline(always)]
 unsafe fn see_formats(s: *mut State, l: *mut lua_State, body: &[u8]) -> Result<(), Broken> {
     // SAFETY: as for `one`.
-    unsafe { if matches!(*body, [0x81, ..] | []) { Ok(()) } else { see_formats_slow(s, l, body) } }
+    unsafe {
+        // Servers that know tuples say so with an empty map at the end.
+        let none = matches!(*body, [0x81, ..] | [] | [0x82, .., key::TUPLE_FORMATS, 0x80]);
+        if none { Ok(()) } else { see_formats_slow(s, l, body) }
+    }
 }
 
 #[cold]

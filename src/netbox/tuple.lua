@@ -6,7 +6,8 @@ local E = load('cord.error')
 local msgpack = load('cord.msgpack')
 local json = load('cord.json')
 
-local type, rawget, getmetatable, setmetatable, select = type, rawget, getmetatable, setmetatable, select
+local type, rawget, getmetatable, setmetatable, select, pcall, pairs, ipairs =
+    type, rawget, getmetatable, setmetatable, select, pcall, pairs, ipairs
 local tostring, error, unpack, concat = tostring, error, unpack, table.concat
 local find, match, sub = string.find, string.match, string.sub
 local NULL = msgpack.NULL
@@ -374,15 +375,22 @@ local function text_of(t)
     return '[' .. concat(parts, ', ') .. ']'
 end
 
--- One metatable a list of names, whatever connection it comes from, for as long as anybody uses it.
+-- One metatable a list of fields, whatever connection it comes from, for as long as anybody uses it.
 local shared = setmetatable({}, { __mode = 'v' })
+
+-- The format as a tuple that travels as an extension brings it along (TUPLE_FORMATS): native code reads it from here.
+local function wire_form(format)
+    local ok, bytes = pcall(msgpack.encode, setmetatable(copy(format), msgpack.array_mt))
+    return ok and bytes or '\144'
+end
 
 -- The metatable of tuples with this format (a list of {name = ...}); nil and {} mean no names.
 local function metatable_of(format)
     format = format or {}
     local keys = {}
     for i = 1, #format do
-        keys[i] = #format[i].name .. ':' .. format[i].name
+        local field = format[i]
+        keys[i] = #field.name .. ':' .. field.name .. ':' .. tostring(field.type) .. (field.is_nullable and '?' or '')
     end
     local key = concat(keys, ',')
     local meta = shared[key]
@@ -393,7 +401,7 @@ local function metatable_of(format)
     for i = 1, #format do
         names[format[i].name] = i
     end
-    meta = { names = names, __serialize = 'seq', __tostring = text_of }
+    meta = { names = names, __serialize = 'seq', __tostring = text_of, __tuple_format = wire_form(format) }
     function meta.__index(t, name)
         local i = names[name]
         if i ~= nil then
@@ -413,7 +421,37 @@ local function metatable_of(format)
     return meta
 end
 
-local tuple = { metatable_of = metatable_of, is = is_tuple, methods = methods, NULL = NULL }
+-- ---------------------------------------------------------------- tuples that bring their formats
+
+-- The metatables of the packet that is being decoded, by the numbers it gives its formats, and its bytes.
+local format_metas, format_bytes = {}, nil
+
+-- Takes the formats (TUPLE_FORMATS, MessagePack) of the tuples that are decoded next; nil: they bring none.
+local function set_formats(bytes)
+    if bytes == format_bytes then
+        return
+    end
+    format_metas, format_bytes = {}, nil
+    for id, fields in pairs(bytes and msgpack.decode(bytes) or {}) do
+        local format = {}
+        for i, field in ipairs(fields) do
+            format[i] = type(field) == 'table' and field or { name = field }
+        end
+        format_metas[tonumber(id)] = metatable_of(format)
+    end
+    format_bytes = bytes
+end
+
+msgpack.ext.register {
+    type = 7,
+    name = 'tuple',
+    decode = function(payload)
+        local id, at = msgpack.decode(payload)
+        return setmetatable(msgpack.decode(payload, at), format_metas[id] or metatable_of(nil))
+    end,
+}
+
+local tuple = { metatable_of = metatable_of, is = is_tuple, methods = methods, NULL = NULL, _set_formats = set_formats }
 
 -- A tuple of the fields of an array, with no names.
 function tuple.new(t, ...)

@@ -29,6 +29,7 @@ pub(super) const FUNCTIONS: &[Entry] = &[
     (c"create_index", l_create_index),
     (c"drop_index", l_drop_index),
     (c"set_format", l_set_format),
+    (c"format_of", l_format_of),
     (c"truncate", l_truncate),
     (c"space_id", l_space_id),
     (c"schema_version", l_schema_version),
@@ -248,6 +249,29 @@ unsafe extern "C-unwind" fn l_set_format(l: *mut lua_State) -> c_int {
         attempt!(l, (&mut (*instance).engine).set_format(space_at(l, 2), fields));
         done(l)
     }
+}
+
+/// `format_of(server, space)`: the fields of the space of that id; nothing if there is no such space.
+unsafe extern "C-unwind" fn l_format_of(l: *mut lua_State) -> c_int {
+    // SAFETY: called by server.lua. The bytes are copied to a Lua string before anything else of Lua runs.
+    unsafe {
+        let (s, instance) = instance!(l);
+        lua_settop(l, 2);
+        {
+            let mut out = Vec::new();
+            (&(*instance).engine).write_format(lua_tonumber(l, 2) as u32, &mut out);
+            if out.is_empty() {
+                return 0;
+            }
+            lua_pushlstring_(l, out.as_ptr().cast(), out.len());
+        }
+        let codec = (*(*s).server).codec;
+        if let Err(failure) = msgpack::decode(l, bytes_at(l, 3), 0, codec) {
+            msgpack::push_decode_error(l, failure);
+            lua_error(l);
+        }
+    }
+    1
 }
 
 /// `truncate(server, space)`

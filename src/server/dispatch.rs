@@ -11,7 +11,7 @@
 
 use super::engine::{BoxError, SpaceRef, Statement};
 use super::hub::{FEATURES, Hub, Instance, Purpose, Request, hook, open};
-use super::request::{named, packet_code, scramble};
+use super::request::{Named, named, packet_code, scramble};
 use super::session::{Phase, Session};
 use super::user::GUEST;
 use super::{stream, watch};
@@ -23,7 +23,7 @@ use crate::iproto::encode;
 use crate::iproto::mp::{self, Reader};
 use crate::lua::body::LuaFiber;
 use crate::lua::fiber::spawn;
-use crate::lua::msgpack::{self, Codec, EncodeError};
+use crate::lua::msgpack::{self, Codec, EncodeError, Formats};
 use crate::lua::state::{Job, Keep, State};
 use mlua::ffi::*;
 use std::ffi::{c_int, c_void};
@@ -49,6 +49,8 @@ pub mod kept {
     pub const RESOLVE: c_int = 8;
     /// A table of the functions called by reference.
     pub const REFERENCES: c_int = 9;
+    /// `set_formats(bytes)`: the formats of the tuples among the arguments that are decoded next.
+    pub const FORMATS: c_int = 10;
     /// From here on: the table of functions of each server.
     pub const FUNCTIONS: c_int = 16;
 }
@@ -323,7 +325,12 @@ unsafe fn statement(context: &Context, header: &RequestHeader, body: &[u8]) {
             let Some(statement) = statement else { return Ok(()) };
             may_touch(context, &statement)?;
             let txn = stream::transaction(context, header.stream_id)?;
-            (&mut (*context.instance).engine).respond(&statement, txn, header.sync, context.out());
+            let engine = &mut (*context.instance).engine;
+            if (*context.session).features & (1 << feature::DML_TUPLE_EXTENSION) == 0 {
+                engine.respond(&statement, txn, header.sync, context.out());
+            } else {
+                engine.respond_with_formats(&statement, txn, header.sync, context.out());
+            }
             Ok(())
         });
         if let Err(refused) = made {
@@ -439,10 +446,11 @@ unsafe fn auth_hook(context: &Context, user: &[u8], known: bool) {
 unsafe fn call(context: &Context, header: &RequestHeader, body: &[u8]) {
     // SAFETY: the context's pointers are live; the scratch thread has free slots.
     unsafe {
-        let (name, args) = match named(header.kind, key::FUNCTION_NAME, body) {
+        let request = match named(header.kind, key::FUNCTION_NAME, body) {
             Ok(found) => found,
             Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
         };
+        let name = request.name;
         let user = &raw const (*context.session).user;
         if !(&(*context.instance).users).allow(&*user, |user| user.execute.has(name)) {
             let (name, user) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&*user));
@@ -456,7 +464,7 @@ unsafe fn call(context: &Context, header: &RequestHeader, body: &[u8]) {
             return context.fail_with(header.sync, errcode::NO_SUCH_PROC, text);
         }
         let purpose = if header.kind == kind::CALL { Purpose::Call } else { Purpose::Call16 };
-        start(context, header, base, args, purpose);
+        start(context, header, base, &request, purpose);
     }
 }
 
@@ -568,7 +576,7 @@ unsafe fn eval(context: &Context, header: &RequestHeader, body: &[u8]) {
     let sl = context.sl;
     // SAFETY: the context's pointers are live; the scratch thread has free slots.
     unsafe {
-        let (expression, args) = match named(kind::EVAL, key::EXPR, body) {
+        let request = match named(kind::EVAL, key::EXPR, body) {
             Ok(found) => found,
             Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
         };
@@ -578,11 +586,11 @@ unsafe fn eval(context: &Context, header: &RequestHeader, body: &[u8]) {
             return context.refuse(header.sync, &refused);
         }
         let base = lua_gettop(sl);
-        if !push_compiled(context, expression) {
+        if !push_compiled(context, request.name) {
             // The compiler's message is on the top.
             return reply_error(context.s, context.hub, context.session, sl, header.sync);
         }
-        start(context, header, base, args, Purpose::Call);
+        start(context, header, base, &request, Purpose::Call);
     }
 }
 
@@ -617,9 +625,8 @@ unsafe fn push_compiled(context: &Context, expression: &[u8]) -> bool {
     }
 }
 
-/// Starts the fiber of a request: what is above `base` is its function and first arguments, `args` a MessagePack array of
-/// the others.
-unsafe fn start(context: &Context, header: &RequestHeader, base: c_int, args: &[u8], purpose: Purpose) {
+/// Starts the fiber of a request: what is above `base` is its function and first arguments, `said` has the others.
+unsafe fn start(context: &Context, header: &RequestHeader, base: c_int, said: &Named<'_>, purpose: Purpose) {
     let sl = context.sl;
     // SAFETY: the context's pointers are live. The record is made last: nothing can raise after it.
     unsafe {
@@ -629,7 +636,7 @@ unsafe fn start(context: &Context, header: &RequestHeader, base: c_int, args: &[
             lua_call(sl, 1, 1);
             lua_replace(sl, base + 1);
         }
-        if !push_arguments(context, header.sync, args) {
+        if !tell_formats(context, header.sync, said.formats) || !push_arguments(context, header.sync, said.args) {
             return;
         }
         let request = Request {
@@ -667,6 +674,29 @@ unsafe fn launch(s: *mut State, hub: *mut Hub, sl: *mut lua_State, moved: c_int,
         (*f).flags |= flag::SERVED;
         (*f).data.argument = std::ptr::without_provenance_mut(number);
         (*s).cord.enqueue(f);
+    }
+}
+
+/// Tells the decoder of tuples what formats the arguments bring. False: an error was answered.
+#[inline]
+unsafe fn tell_formats(context: &Context, sync: u64, formats: Option<&[u8]>) -> bool {
+    // SAFETY: as for `start`.
+    unsafe {
+        if formats.is_none() && !(*context.hub).formats_told {
+            return true;
+        }
+        let sl = context.sl;
+        (*context.hub).formats_told = formats.is_some();
+        push_from(context, kept::FORMATS);
+        match formats {
+            Some(bytes) => lua_pushlstring_(sl, bytes.as_ptr().cast(), bytes.len()),
+            None => lua_pushnil(sl),
+        };
+        if lua_pcall(sl, 1, 0, 0) == 0 {
+            return true;
+        }
+        reply_error(context.s, context.hub, context.session, sl, sync);
+        false
     }
 }
 
@@ -817,11 +847,11 @@ unsafe fn answer(s: *mut State, hub: *mut Hub, session: *mut Session, l: *mut lu
         let instance = (*hub).instance(request.instance);
         let version = (&(*instance).engine).schema_version();
         (*hub).lend_output(session);
-        let out = &raw mut (*session).output;
         let count = lua_gettop(l);
         let room = lua_checkstack(l, 40) != 0;
         let old = request.purpose == Purpose::Call16;
-        let made = encode::data(&mut *out, kind::OK, request.sync, version, false, |out| {
+        let formats = formats_of(hub, session, old);
+        let values = |out: &mut Vec<u8>| {
             if !room {
                 return Err(EncodeError::Memory);
             }
@@ -829,13 +859,48 @@ unsafe fn answer(s: *mut State, hub: *mut Hub, session: *mut Session, l: *mut lu
                 if old && lua_type(l, at) != LUA_TTABLE {
                     mp::put_array(out, 1);
                 }
-                msgpack::encode(l, at, out, (*hub).codec)?;
+                msgpack::encode_with(l, at, out, (*hub).codec, formats)?;
             }
             Ok(count as u32)
-        });
+        };
+        let made = finish(session, request, version, formats, values);
         if made.is_err() {
             answer_slowly(s, session, l, request, version);
         }
+    }
+}
+
+/// Where the formats of the tuples among the results go; null when the client wants them as arrays.
+unsafe fn formats_of(hub: *mut Hub, session: *mut Session, old: bool) -> *mut Formats {
+    // SAFETY: the callers pass a live hub and session.
+    unsafe {
+        if old || (*session).features & (1 << feature::CALL_RET_TUPLE_EXTENSION) == 0 {
+            return std::ptr::null_mut();
+        }
+        (&mut (*hub).formats).clear();
+        &raw mut (*hub).formats
+    }
+}
+
+/// Writes the response whose values `values` appends. Clients that know tuples are told their formats, if only that there
+/// are none.
+unsafe fn finish<E>(
+    session: *mut Session,
+    request: &Request,
+    version: u64,
+    formats: *mut Formats,
+    values: impl FnOnce(&mut Vec<u8>) -> Result<u32, E>,
+) -> Result<(), E> {
+    // SAFETY: the callers pass a live session, and formats that are live or null.
+    unsafe {
+        let out = &mut (*session).output;
+        if (*session).features & (1 << feature::CALL_RET_TUPLE_EXTENSION) == 0 {
+            return encode::data(out, kind::OK, request.sync, version, values);
+        }
+        encode::data_with_formats(out, kind::OK, request.sync, version, values, |out| match formats.as_ref() {
+            Some(formats) => formats.write(out),
+            None => out.push(0x80),
+        })
     }
 }
 
@@ -876,19 +941,19 @@ unsafe fn slow_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
         let count = lua_gettop(l);
         let base = lua_gettop(sl);
         luaL_checkstack_(sl, count + 8, c"too many results".as_ptr());
+        let request = (*slow).request;
+        let old = (*request).purpose == Purpose::Call16;
+        let formats = formats_of(hub, (*slow).session, old);
         for at in 1..=count {
             lua_pushvalue(l, at);
             lua_xmove(l, sl, 1);
-            if let Err(failure) = msgpack::encode_to_string(sl, -1, (*hub).codec) {
+            if let Err(failure) = msgpack::encode_to_string_with(sl, -1, (*hub).codec, formats) {
                 msgpack::push_encode_error(sl, failure);
                 return reply_error(s, hub, (*slow).session, sl, (*(*slow).request).sync);
             }
             lua_remove(sl, -2);
         }
-        let request = (*slow).request;
-        let out = &raw mut (*(*slow).session).output;
-        let old = (*request).purpose == Purpose::Call16;
-        let _: Result<(), ()> = encode::data(&mut *out, kind::OK, (*request).sync, (*slow).version, false, |out| {
+        let values = |out: &mut Vec<u8>| {
             for at in base + 1..=base + count {
                 let bytes = bytes_at(sl, at);
                 let is_array = bytes.first().is_some_and(|b| mp::family(*b) == Some(mp::Family::Array));
@@ -898,7 +963,8 @@ unsafe fn slow_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
                 out.extend_from_slice(bytes);
             }
             Ok(count as u32)
-        });
+        };
+        let _: Result<(), ()> = finish((*slow).session, &*request, (*slow).version, formats, values);
     }
 }
 
@@ -998,7 +1064,7 @@ pub(super) unsafe fn push(s: *mut State, l: *mut lua_State) -> Pushed {
             let bytes = bytes_at(l, -1);
             let version = (&(*(*hub).instance(request.instance)).engine).schema_version();
             let out = &raw mut (*session).output;
-            let _: Result<(), ()> = encode::data(&mut *out, kind::CHUNK, request.sync, version, false, |out| {
+            let _: Result<(), ()> = encode::data(&mut *out, kind::CHUNK, request.sync, version, |out| {
                 out.extend_from_slice(bytes);
                 Ok(1)
             });

@@ -13,7 +13,7 @@ use super::user::Users;
 use crate::iproto::constants::feature;
 use crate::iproto::greeting;
 use crate::lua::body;
-use crate::lua::msgpack::Codec;
+use crate::lua::msgpack::{Codec, Formats};
 use crate::lua::state::State;
 use crate::sys::poll::{CLOSED, READ, Readiness, WRITE};
 use rustc_hash::FxHashMap;
@@ -32,6 +32,9 @@ pub const FEATURES: u64 = 1 << feature::STREAMS
     | 1 << feature::PAGINATION
     | 1 << feature::SPACE_AND_INDEX_NAMES
     | 1 << feature::WATCH_ONCE
+    | 1 << feature::DML_TUPLE_EXTENSION
+    | 1 << feature::CALL_RET_TUPLE_EXTENSION
+    | 1 << feature::CALL_ARG_TUPLE_EXTENSION
     | 1 << feature::IS_SYNC;
 
 /// What a server allows.
@@ -183,6 +186,10 @@ pub struct Hub {
     pub codec: *const Codec,
     /// Whether functions that run requests are made once.
     pub reuse: bool,
+    /// The formats of the tuples in the response under construction.
+    pub formats: Formats,
+    /// Whether the decoder of tuples was told formats of a request.
+    pub formats_told: bool,
     /// Compiled expressions: text to position in the table of kept ones.
     pub evals: FxHashMap<Box<[u8]>, c_int>,
     doors: Slab<Door>,
@@ -213,6 +220,8 @@ impl Hub {
                     requests: Slab::new(),
                     codec,
                     reuse: true,
+                    formats: Formats::default(),
+                    formats_told: false,
                     evals: FxHashMap::default(),
                     doors: Slab::new(),
                     todo: Vec::new(),

@@ -13,24 +13,39 @@ pub fn packet_code(error: PacketError) -> u32 {
     }
 }
 
-/// The name and the arguments of a CALL, the expression and the arguments of an EVAL. Most bodies have the two keys and
-/// perhaps an empty map of tuple formats; the others are read the slow way. Arguments are one MessagePack array.
+/// What a CALL or an EVAL says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// The name of the function, or the expression.
+    pub name: &'a [u8],
+    /// The arguments: one MessagePack array.
+    pub args: &'a [u8],
+    /// The formats of the tuples among them, a MessagePack map, if there are any.
+    pub formats: Option<&'a [u8]>,
+}
+
+/// Reads a CALL or an EVAL. Most bodies have the two keys and perhaps an empty map of tuple formats; the others are read
+/// the slow way.
 ///
 /// # Errors
 /// [`PacketError`], as Tarantool words it for the type.
-pub fn named(kind: u32, name_key: u8, body: &[u8]) -> Result<(&[u8], &[u8]), PacketError> {
+pub fn named(kind: u32, name_key: u8, body: &[u8]) -> Result<Named<'_>, PacketError> {
     if let Some(found) = quick(name_key, body) {
         return Ok(found);
     }
     slowly(kind, name_key, body)
 }
 
-fn slowly(kind: u32, name_key: u8, body: &[u8]) -> Result<(&[u8], &[u8]), PacketError> {
+fn slowly(kind: u32, name_key: u8, body: &[u8]) -> Result<Named<'_>, PacketError> {
     let parsed = Body::of_request(kind, body)?;
-    Ok((parsed.str(name_key).unwrap_or_default(), parsed.raw(key::TUPLE).unwrap_or(&[0x90])))
+    Ok(Named {
+        name: parsed.str(name_key).unwrap_or_default(),
+        args: parsed.raw(key::TUPLE).unwrap_or(&[0x90]),
+        formats: parsed.raw(key::TUPLE_FORMATS).filter(|formats| *formats != [0x80]),
+    })
 }
 
-fn quick(name_key: u8, body: &[u8]) -> Option<(&[u8], &[u8])> {
+fn quick(name_key: u8, body: &[u8]) -> Option<Named<'_>> {
     let (first, rest) = body.split_first()?;
     if !matches!(first, 0x82 | 0x83) || *rest.first()? != name_key {
         return None;
@@ -48,7 +63,7 @@ fn quick(name_key: u8, body: &[u8]) -> Option<(&[u8], &[u8])> {
     if *first == 0x83 && !reader.rest().starts_with(&[key::TUPLE_FORMATS, 0x80]) {
         return None;
     }
-    Some((name, args))
+    Some(Named { name, args, formats: None })
 }
 
 /// What an AUTH request proves itself with; nothing when it asks to be guest again.
@@ -101,17 +116,29 @@ mod tests {
     }
 
     #[test]
+    fn tuple_formats_are_passed_on() {
+        let body = [0x83, 0x22, 0xa1, b'f', 0x21, 0x90, 0x60, 0x81, 5, 0x90];
+        let formats = Some(&[0x81, 5, 0x90][..]);
+        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &body), Ok(Named { formats, ..plain(&[0x90]) }));
+    }
+
+    /// What the bodies below say, with these arguments.
+    fn plain(args: &[u8]) -> Named<'_> {
+        Named { name: b"f", args, formats: None }
+    }
+
+    #[test]
     fn the_usual_forms_are_read_quickly() {
         let with = [0x82, 0x22, 0xa1, b'f', 0x21, 0x92, 1, 2];
-        assert_eq!(quick(key::FUNCTION_NAME, &with), Some((&b"f"[..], &[0x92, 1, 2][..])));
+        assert_eq!(quick(key::FUNCTION_NAME, &with), Some(plain(&[0x92, 1, 2])));
         let formats = [0x83, 0x22, 0xa1, b'f', 0x21, 0x90, 0x60, 0x80];
-        assert_eq!(quick(key::FUNCTION_NAME, &formats), Some((&b"f"[..], &[0x90][..])));
+        assert_eq!(quick(key::FUNCTION_NAME, &formats), Some(plain(&[0x90])));
         assert_eq!(quick(key::EXPR, &with), None);
         // The other order, and no arguments, are read all the same.
         let turned = [0x82, 0x21, 0x91, 1, 0x22, 0xa1, b'f'];
-        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &turned), Ok((&b"f"[..], &[0x91, 1][..])));
+        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &turned), Ok(plain(&[0x91, 1])));
         assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &with[..4]), Err(PacketError::Body));
-        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &[0x81, 0x22, 0xa1, b'f']), Ok((&b"f"[..], &[0x90][..])));
+        assert_eq!(named(kind::CALL, key::FUNCTION_NAME, &[0x81, 0x22, 0xa1, b'f']), Ok(plain(&[0x90])));
     }
 
     proptest! {

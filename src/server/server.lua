@@ -4,6 +4,7 @@ local raw, load = ...
 local E = load('cord.error')
 local fiber = load('cord.fiber')
 local msgpack = load('cord.msgpack')
+local tuples = load('cord.netbox.tuple')
 local uri = load('cord.uri')
 local uuid = load('cord.uuid')
 
@@ -16,8 +17,8 @@ local meta = { __index = methods, __metatable = 'cord.server' }
 local CREDS_MISMATCH = 47
 
 -- Positions of the table that native code reads: see `kept` in dispatch.rs.
-local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, REFERENCES, FUNCTIONS =
-    1, 2, 3, 4, 5, 6, 7, 8, 9, 16
+local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, REFERENCES, FORMATS, FUNCTIONS =
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16
 local CONNECT, DISCONNECT, AUTH = 1, 2, 4
 
 -- Every server that has not been stopped and drained, by number.
@@ -154,6 +155,7 @@ local kept = {
     [REFUSE] = refuse,
     [RESOLVE] = resolve,
     [REFERENCES] = {},
+    [FORMATS] = tuples._set_formats,
 }
 raw.setup(kept)
 

@@ -3,6 +3,7 @@ local load = select(2, ...)
 
 local E = load('cord.error')
 local msgpack = load('cord.msgpack')
+local tuples = load('cord.netbox.tuple')
 
 local type, pairs, next, setmetatable, tostring, tonumber, rawget =
     type, pairs, next, setmetatable, tostring, tonumber, rawget
@@ -57,8 +58,34 @@ return function(raw)
         return encode(opts)
     end
 
+    -- The metatables of the tuples of each space, by server; made anew when a schema changes.
+    local metas = {}
+
+    local function meta_of(number, id)
+        local version = raw.schema_version(number)
+        local known = metas[number]
+        if known == nil or known.version ~= version then
+            known = { version = version }
+            metas[number] = known
+        end
+        local meta = known[id]
+        if meta == nil then
+            meta = tuples.metatable_of(raw.format_of(number, id))
+            known[id] = meta
+        end
+        return meta
+    end
+
     local function run(number, kind, body)
-        return check(3, raw.statement(number, kind, encode(setmetatable(body, map_mt))))
+        local result = check(3, raw.statement(number, kind, encode(setmetatable(body, map_mt))))
+        local list = result[DATA]
+        if list[1] ~= nil then
+            local meta = meta_of(number, body[SPACE_ID])
+            for i = 1, #list do
+                setmetatable(list[i], meta)
+            end
+        end
+        return result
     end
 
     local function iterator_of(opts, key)
@@ -326,6 +353,8 @@ return function(raw)
     }
 
     local function spaces_of(number)
+        -- Another server may have had the number.
+        metas[number] = nil
         return setmetatable({ _number = number }, spaces_meta)
     end
 

@@ -42,7 +42,7 @@ pub(super) unsafe fn request(context: &Context, header: &RequestHeader, body: &[
             _ => {
                 let value = (&(*context.instance).events).get(name).map_or(&[][..], |event| &event.value);
                 let version = context.schema_version();
-                let _: Result<(), ()> = encode::data(context.out(), kind::OK, header.sync, version, false, |out| {
+                let _: Result<(), ()> = encode::data(context.out(), kind::OK, header.sync, version, |out| {
                     out.extend_from_slice(value);
                     Ok(u32::from(!value.is_empty()))
                 });

@@ -1,6 +1,7 @@
 //! Lua value to bytes. Source of the rules: `src/lua/serializer.c` (`luaL_tofield`), `src/lua/msgpack.c`, 3.9-dev.
 
 use super::{CData, CTYPE_IDS, Codec, HARD_DEPTH, Options, Shared, ctype_id, direct, make_error};
+use crate::iproto::constants::ext;
 use crate::iproto::mp;
 use crate::lua::state::push_str;
 use crate::sys::luajit::LUA_TCDATA;
@@ -72,7 +73,26 @@ pub unsafe fn push_encode_error(l: *mut lua_State, failure: EncodeError) {
 #[inline]
 pub unsafe fn encode(l: *mut lua_State, idx: c_int, out: &mut Vec<u8>, codec: *const Codec) -> Result<()> {
     // SAFETY: the caller's contract.
-    unsafe { run::<false>(l, idx, out, &*codec) }
+    unsafe { run::<false>(l, idx, out, &*codec, std::ptr::null_mut()) }
+}
+
+/// As [`encode`], with tuples as the extension 7 whose formats are added to `formats`; null: as arrays.
+///
+/// # Errors
+/// As [`encode`]. `formats` may then hold some that nothing refers to, which does no harm.
+///
+/// # Safety
+/// As [`encode`]; `formats` is live and used by nobody else, or null.
+#[inline]
+pub unsafe fn encode_with(
+    l: *mut lua_State,
+    idx: c_int,
+    out: &mut Vec<u8>,
+    codec: *const Codec,
+    formats: *mut Formats,
+) -> Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe { run::<false>(l, idx, out, &*codec, formats) }
 }
 
 /// Encodes the value at `idx` into a Lua string and pushes it, running `__serialize` and the like where needed.
@@ -83,11 +103,28 @@ pub unsafe fn encode(l: *mut lua_State, idx: c_int, out: &mut Vec<u8>, codec: *c
 /// # Safety
 /// As [`encode`]; Lua code runs, so nothing may be borrowed that it can reach.
 pub unsafe fn encode_to_string(l: *mut lua_State, idx: c_int, codec: *const Codec) -> Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe { encode_to_string_with(l, idx, codec, std::ptr::null_mut()) }
+}
+
+/// As [`encode_to_string`], with tuples as [`encode_with`] writes them.
+///
+/// # Errors
+/// As [`encode_to_string`].
+///
+/// # Safety
+/// As [`encode_to_string`] and [`encode_with`].
+pub unsafe fn encode_to_string_with(
+    l: *mut lua_State,
+    idx: c_int,
+    codec: *const Codec,
+    formats: *mut Formats,
+) -> Result<()> {
     // SAFETY: the caller's contract; the scratch buffer is ours until it is put back.
     unsafe {
         let shared = (*codec).shared;
         let scratch = (*shared).take_scratch();
-        let made = run::<true>(l, idx, &mut *scratch, &*codec);
+        let made = run::<true>(l, idx, &mut *scratch, &*codec, formats);
         if made.is_ok() {
             lua_pushlstring_(l, (*scratch).as_ptr().cast(), (*scratch).len());
         }
@@ -102,6 +139,7 @@ pub(super) unsafe fn run<const LUA: bool>(
     idx: c_int,
     out: &mut Vec<u8>,
     codec: &Codec,
+    formats: *mut Formats,
 ) -> Result<()> {
     let start = out.len();
     // SAFETY: the callers' contract. The shared state outlives every codec.
@@ -109,7 +147,7 @@ pub(super) unsafe fn run<const LUA: bool>(
         let top = lua_gettop(l);
         let idx = if idx < 0 { top + 1 + idx } else { idx };
         let mut encoder =
-            Encoder::<LUA> { l, out, options: codec.options.get(), shared: &*codec.shared, conversions: 0 };
+            Encoder::<LUA> { l, out, options: codec.options.get(), shared: &*codec.shared, conversions: 0, formats };
         let made = encoder.value(idx, 0);
         match made {
             Ok(()) => {}
@@ -135,6 +173,49 @@ struct Encoder<'a, const LUA: bool> {
     shared: &'a Shared,
     /// `__serialize` functions that are being replaced by their results, one inside the other.
     conversions: u32,
+    /// Where the formats of tuples go; null: tuples are arrays.
+    formats: *mut Formats,
+}
+
+/// The formats of the tuples in one packet, in the order in which they were met: their numbers are their places.
+#[derive(Debug, Default)]
+pub struct Formats {
+    /// Numbers and fields, one after the other: the pairs of TUPLE_FORMATS.
+    pairs: Vec<u8>,
+    /// Where the fields of each are in `pairs`.
+    places: Vec<(usize, usize)>,
+}
+
+impl Formats {
+    /// Forgets them all, for the next packet.
+    pub fn clear(&mut self) {
+        self.pairs.clear();
+        self.places.clear();
+    }
+
+    /// Whether no tuple was met.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Appends the map of TUPLE_FORMATS.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        mp::put_map(out, self.places.len() as u32);
+        out.extend_from_slice(&self.pairs);
+    }
+
+    /// The number of a format, given as MessagePack.
+    fn number_of(&mut self, fields: &[u8]) -> u64 {
+        let known = self.places.iter().position(|&(from, to)| self.pairs.get(from..to) == Some(fields));
+        let number = known.unwrap_or(self.places.len()) as u64;
+        if known.is_none() {
+            mp::put_uint(&mut self.pairs, number);
+            let from = self.pairs.len();
+            self.pairs.extend_from_slice(fields);
+            self.places.push((from, self.pairs.len()));
+        }
+        number
+    }
 }
 
 /// What a table is to be.
@@ -441,6 +522,9 @@ impl<const LUA: bool> Encoder<'_, LUA> {
                     return self.convert(idx, level).map(|()| None);
                 }
             }
+            if !self.formats.is_null() && self.tuple(idx, level)? {
+                return Ok(None);
+            }
             lua_rawgeti_(l, LUA_REGISTRYINDEX, self.shared.serialize_ref);
             lua_rawget_(l, -2);
             match lua_type(l, -1) {
@@ -473,6 +557,40 @@ impl<const LUA: bool> Encoder<'_, LUA> {
                 _ => Err(EncodeError::InvalidSerialize),
             }
         }
+    }
+
+    /// With its metatable on the top: encodes the table at `idx` as an extension if it is a tuple, and pops the metatable
+    /// then.
+    unsafe fn tuple(&mut self, idx: c_int, level: u32) -> Result<bool> {
+        // SAFETY: slots were checked by `table`; the format's bytes are copied while the string is on the stack.
+        unsafe {
+            let l = self.l;
+            lua_rawgeti_(l, LUA_REGISTRYINDEX, self.shared.tuple_format_ref);
+            lua_rawget_(l, -2);
+            if lua_type(l, -1) != LUA_TSTRING {
+                lua_settop(l, -2);
+                return Ok(false);
+            }
+            let number = (*self.formats).number_of(super::bytes_of(l, -1));
+            lua_settop(l, -3);
+            if level >= self.options.encode_max_depth {
+                return Err(EncodeError::TooDeep(level + 1));
+            }
+            let start = self.out.len();
+            mp::put_uint(self.out, number);
+            let len = self.max_index(idx);
+            self.array(idx, len, level)?;
+            let len = u32::try_from(self.out.len() - start).map_err(|_| EncodeError::TooLong)?;
+            // The header is made behind the payload and turned to its front.
+            self.reserve(8)?;
+            let end = self.out.len();
+            mp::put_ext_len(self.out, ext::TUPLE, len);
+            let header = self.out.len() - end;
+            if let Some(whole) = self.out.get_mut(start..) {
+                whole.rotate_right(header);
+            }
+        }
+        Ok(true)
     }
 
     /// The largest whole key.
