@@ -49,8 +49,11 @@ describe('a server', function()
         if srv then srv:stop('hard') end
         conn, srv = nil, nil
     end)
-    -- The poller's own descriptor, which stays, is opened by the first real wait.
-    setup(function() fiber.sleep(0.001) end)
+    -- The poller's own descriptors, which stay, are opened by the first real wait and the first name.
+    setup(function()
+        fiber.sleep(0.001)
+        require('cord.socket').getaddrinfo('localhost', 1)
+    end)
     helpers.no_leftovers()
 
     local function connect()
@@ -73,6 +76,14 @@ describe('a server', function()
             local port = tonumber(srv:address():match '^127%.0%.0%.1:(%d+)$')
             assert.is_true(port > 1024)
             assert.equal(128, #connect().greeting)
+        end)
+
+        it('on a name, while other fibers go on', function()
+            local ran
+            fiber.new(function() ran = true end)
+            start 'localhost:0'
+            assert.is_true(ran)
+            assert.match('^127%.0%.0%.1:%d+$', (srv:address():gsub('%[::1%]', '127.0.0.1')))
         end)
 
         it('on several addresses at once', function()
@@ -126,6 +137,24 @@ describe('a server', function()
                 assert.equal(case[3], tostring(err))
             end)
         end
+
+        it('a name that nobody knows, while other fibers go on', function()
+            local ran
+            fiber.new(function() ran = true end)
+            local fine, err = pcall(server.listen, 'no-such-host.invalid:0')
+            assert.same({ false, true }, { fine, ran })
+            assert.equal('SocketError', err.type)
+            assert.match('^bind, called on no%-such%-host%.invalid:0: getaddrinfo: ', err.message)
+        end)
+
+        it('a fiber that is cancelled while a name is looked up', function()
+            local f = fiber.new(function() return pcall(server.listen, 'localhost:0') end)
+            f:set_joinable(true)
+            fiber.sleep(0)
+            f:cancel()
+            local _, fine, err = f:join()
+            if not fine then assert.equal('fiber is cancelled', tostring(err)) else err:stop 'hard' end
+        end)
 
         it('a dot for a colon', function()
             start(path())

@@ -255,6 +255,37 @@ local function dismiss(self)
     end
 end
 
+-- The numeric addresses of a host. Names are looked up on threads of their own: other fibers go on.
+local function addresses_of(host)
+    if host == '' or host == '*' or host:find('^[%d.]+$') or host:find(':', 1, true) then
+        return { host }
+    end
+    local found, err = load('cord.socket').getaddrinfo(host, 0, nil, { type = 'SOCK_STREAM' })
+    if found == nil then
+        return nil, err
+    end
+    for i, one in ipairs(found) do
+        found[i] = one.host
+    end
+    return found
+end
+
+-- Binds to the first address of a name that can be bound.
+local function bind_tcp(self, host, port)
+    local found, err = addresses_of(host)
+    if found == nil then
+        return err, 0
+    end
+    local text, errno = 'the name has no address', 0
+    for _, one in ipairs(found) do
+        text, errno = raw.listen_tcp(self._number, one, port)
+        if not text then
+            return nil
+        end
+    end
+    return text, errno
+end
+
 local function bind(self, where, address)
     local parsed, err = uri.parse(address)
     if parsed == nil then
@@ -268,7 +299,7 @@ local function bind(self, where, address)
         if port == nil or port > 65535 then
             return nil, format('%s: a port number expected, got %s', where, tostring(parsed.service))
         end
-        text, errno = raw.listen_tcp(self._number, parsed.host or parsed.ipv4 or parsed.ipv6 or '', port)
+        text, errno = bind_tcp(self, parsed.host or parsed.ipv4 or parsed.ipv6 or '', port)
     end
     if text then
         return nil, system_error('SocketError', errno, 'bind, called on ' .. text_of(address), text)
@@ -496,12 +527,15 @@ function server.listen(address, opts)
     local list = type(address) == 'table' and address.uri == nil and address[1] ~= nil and not address.params and address
         or { address }
     for _, one in ipairs(list) do
-        local ok, err = bind(self, where, one)
-        if not ok then
+        -- Raises when the fiber is cancelled while a name is looked up.
+        local fine, ok, err = pcall(bind, self, where, one)
+        if not ok or not fine then
             raw.shut(number)
             self._stopped = true
             dismiss(self)
-            if type(err) == 'string' then
+            if not fine then
+                return error(ok, 0)
+            elseif type(err) == 'string' then
                 return fail(err)
             end
             return E.raise(err, 2)
