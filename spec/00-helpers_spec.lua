@@ -20,6 +20,13 @@ describe('a child process', function()
         assert.equal(15, result.signal)
     end)
 
+    it('may have its errors kept and nothing else', function()
+        local path = helpers.tempdir() .. '/errors'
+        local child = helpers.spawn({ helpers.interpreter(), '-e', "io.write 'out' io.stderr:write 'err'" }, { stderr = path })
+        assert.equal(0, child:wait(10).code)
+        assert.equal('err', helpers.read_file(path))
+    end)
+
     it('is killed when it takes too long', function()
         local result = helpers.run('while true do end', { timeout = 0.3, flags = { '-joff' } })
         assert.is_true(result.timed_out)

@@ -259,5 +259,76 @@ describe('and tuples that bring their formats', function()
         c:close()
         f:stop()
     end)
+
+    -- A server with the features 8 and 9 that logs the bodies of calls in hexadecimal and answers with a tuple.
+    local TAKES_TUPLES = [[ local peer = ... peer:greeting { version = '3.2.0' }
+        local pack = peer.pack
+        local r = peer:read_request()
+        peer:send(peer:frame(r.sync, pack.map { { 0x54, pack.uint(10) }, { 0x55, pack.array { %s } } }))
+        local field = function(name) return '\129' .. pack.str('name') .. pack.str(name) end
+        while true do
+            r = peer:read_request()
+            if not r then return end
+            peer:log((r.body:gsub('.', function(byte) return ('%%02x'):format(byte:byte()) end)))
+            peer:send(peer:frame(r.sync, '\130\48\145\199\4\7\7\146\5\6\96\129\7' .. pack.array { field 'id', field 'title' }))
+        end ]]
+
+    -- The body of a call of `f`: what comes behind its name.
+    local function body_of(f, ...)
+        local c = net.connect(f.uri, { fetch_schema = false })
+        local t = c:call('f')
+        assert.equal(6, t.title)
+        local made = {}
+        for i = 1, select('#', ...) do made[i] = (select(i, ...))(t) end
+        c:call('f', made)
+        c:eval('f', made)
+        c:close()
+        local lines = {}
+        for line in f:log():gmatch '[^\n]+' do lines[#lines + 1] = line end
+        assert.equal('8322a16621906080', lines[1])
+        assert.equal('8327a166' .. lines[2]:sub(9), lines[3])
+        return lines[2]:match '^8322a166(.*)$'
+    end
+
+    it('sends tuples with their formats where the server takes them', function()
+        local f = helpers.fake_server(TAKES_TUPLES:format "'\\8', '\\9'")
+        local function same(t) return t end
+        local format = '9281a46e616d65a2696481a46e616d65a57469746c65'
+        assert.equal('2193' .. 'd60700920506' .. '91d60700920506' .. '01' .. '608100' .. format,
+            (body_of(f, same, function(t) return { t } end, function() return 1 end)))
+        f:stop()
+    end)
+
+    it('sends them with nothing but Lua code knowing how, nameless ones and tuples in tuples too', function()
+        local f = helpers.fake_server(TAKES_TUPLES:format "'\\8', '\\9'")
+        local bytes = body_of(f,
+            function(t) return setmetatable({}, { __serialize = function() return { t } end }) end,
+            function() return net.tuple.new { 1, net.tuple.new { 2 } } end)
+        local format = '9281a46e616d65a2696481a46e616d65a57469746c65'
+        assert.equal('2192' .. '91d60700920506' .. 'c705070192019102' .. '608200' .. format .. '0190', bytes)
+        f:stop()
+    end)
+
+    it('sends a tuple in place of the arguments as the list of them', function()
+        local f = helpers.fake_server(TAKES_TUPLES:format "'\\8', '\\9'")
+        local c = net.connect(f.uri, { fetch_schema = false })
+        c:call('f', c:call('f'))
+        c:close()
+        assert.equal('8322a1662192 0506 6080', (f:log():match '\n(.*)\n':gsub('2192(.*)6080', '2192 %1 6080')))
+        f:stop()
+    end)
+
+    it('sends arrays where the server does not', function()
+        local f = helpers.fake_server(TAKES_TUPLES:format "'\\8'")
+        assert.equal('2191' .. '920506' .. '6080', (body_of(f, function(t) return t end)))
+        f:stop()
+    end)
+
+    it('sends a table like any other that only looks like a metatable of tuples', function()
+        local f = helpers.fake_server(TAKES_TUPLES:format "'\\8', '\\9'")
+        assert.equal('2191' .. '920506' .. '6080',
+            (body_of(f, function() return setmetatable({ 5, 6 }, { __tuple_format = 1 }) end)))
+        f:stop()
+    end)
 end)
 end)

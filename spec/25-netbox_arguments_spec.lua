@@ -133,6 +133,41 @@ describe('a request', function()
         srv:stop()
     end)
 
+    it('names the thread of the server that is to serve it', function()
+        local helpers = require 'spec.helpers'
+        local f = helpers.fake_server [[ local peer = ... peer:greeting()
+            while true do
+                local r = peer:read_request()
+                if not r then return end
+                peer:log((r.header:gsub('.', function(byte) return ('%02x'):format(byte:byte()) end)))
+                peer:reply(r.sync)
+            end ]]
+        local conn = netbox.connect(f.uri, { fetch_schema = false })
+        local stream = conn:new_stream()
+        conn:call('f', {}, { _thread_id = 5 })
+        conn:call('f', {}, { _thread_id = 0 })
+        stream:eval('f', {}, { _thread_id = 200 })
+        conn:call('f', {}, { _thread_id = 7, is_async = true }):wait_result(5)
+        stream:call('f')
+        assert.is_true(conn:ping { _thread_id = 3 })
+        conn.space[1]:select({}, { _thread_id = 9 })
+        for _, bad in ipairs { -1, 1.5, 2 ^ 20, 0 / 0 } do
+            assert.equal("options parameter '_thread_id' should be a whole number from 0 to 1048575",
+                message_of(conn.call, conn, 'f', {}, { _thread_id = bad }))
+        end
+        assert.equal("options parameter '_thread_id' should be of type number",
+            message_of(conn.call, conn, 'f', {}, { _thread_id = 'x' }))
+        conn:close()
+        local rests = {}
+        for line in f:log():gmatch '[^\n]+' do
+            -- Behind the sync, five bytes in the form the library gives it.
+            rests[#rests + 1] = line:gsub('^(8%d)01ce%x%x%x%x%x%x%x%x', '%1 ')
+        end
+        assert.same({ '83 000a0b05', '82 000a', '84 00080bccc80a01', '83 000a0b07', '83 000a0a01', '83 00400b03',
+            '83 00010b09' }, rests)
+        f:stop()
+    end)
+
     it('is through when its on_push function has seen every push, even if that waits', function()
         local srv = server.listen('127.0.0.1:0', { push = function()
             for i = 1, 5 do
@@ -157,6 +192,99 @@ describe('a request', function()
         assert.same({ 1, 2, 3, 4, 5 }, read)
         conn:close()
         srv:stop()
+    end)
+
+    it('hears its own pushes alone, whatever its arguments do meanwhile', function()
+        local srv = server.listen('127.0.0.1:0', { push = function(text)
+            server.push(text)
+            return text
+        end })
+        local conn = netbox.connect(srv:address())
+        local outer, inner = {}, {}
+        local function hear(list)
+            return { on_push = function(ctx, value) ctx[#ctx + 1] = value end, on_push_ctx = list }
+        end
+        local argument = serialized(function()
+            assert.equal('silent', conn:call('push', { 'silent' }))
+            assert.equal('inner', conn:call('push', { 'inner' }, hear(inner)))
+            fiber.yield()
+            return 'outer'
+        end)
+        assert.equal('outer', conn:call('push', { argument }, hear(outer)))
+        assert.same({ 'inner' }, inner)
+        assert.same({ 'outer' }, outer)
+        -- A bare wakeup puts the worker behind others: its pushes are waited for all the same.
+        for i = 1, 20 do
+            local heard = {}
+            local done = 0
+            for _ = 1, 3 do
+                fiber.create(function()
+                    conn:call('push', { i }, hear(heard))
+                    done = done + 1
+                end)
+            end
+            fiber.wakeup(conn._fiber)
+            while done < 3 do
+                fiber.wakeup(conn._fiber)
+                fiber.sleep(0)
+            end
+            assert.same({ i, i, i }, heard)
+        end
+        assert.is_nil(next(conn._push_handlers))
+        conn:close()
+        srv:stop()
+    end)
+
+    it('with an on_push function that raises ends the connection with that', function()
+        local srv = server.listen('127.0.0.1:0', { push = function()
+            server.push(1)
+            fiber.sleep(0.01)
+            return 'late'
+        end })
+        local conn = netbox.connect(srv:address(), { reconnect_after = 0.01 })
+        assert.equal('no %s', message_of(conn.call, conn, 'push', {}, { on_push = function() error('no %s', 0) end }))
+        assert.equal('error_reconnect', conn.state)
+        assert.equal('no %s', conn.error)
+        assert.equal('late', conn:call('push', {}, { timeout = 5 }))
+        assert.is_nil(next(conn._push_handlers))
+        conn:close()
+        srv:stop()
+    end)
+
+    it('takes a hundred thousand pushes in linear time', function()
+        local helpers = require 'spec.helpers'
+        local f = helpers.fake_server [[ local peer = ... peer:greeting()
+            while true do
+                local r = peer:read_request()
+                if not r then return end
+                local n = r.body:find('many', 1, true) and 100000 or 10000
+                local push = peer:frame(r.sync, '\129\48\145\7', 128)
+                peer:send(push:rep(n))
+                peer:reply(r.sync, { '\42' })
+            end ]]
+        local conn = netbox.connect(f.uri, { fetch_schema = false })
+        local n = 0
+        local function count() n = n + 1 end
+        local function took(name, opts)
+            local start = os.clock()
+            assert.equal(42, (conn:call(name, {}, opts)))
+            return os.clock() - start
+        end
+        took('few', { on_push = count })
+        local few = took('few', { on_push = count })
+        local many = took('many', { on_push = count })
+        assert.equal(120000, n)
+        -- Quadratic would be a hundred times as long.
+        assert.is_true(many < 40 * few + 0.05, ('%g s and %g s'):format(few, many))
+        local seen = 0
+        for _, value in conn:call('many', {}, { is_async = true }):pairs() do
+            seen = seen + (value == 7 and 1 or 0)
+        end
+        assert.equal(100000, seen)
+        -- Nobody hears these.
+        assert.is_true(took('many') < 1)
+        conn:close()
+        f:stop()
     end)
 end)
 

@@ -13,7 +13,11 @@ local srv = server.listen({ '127.0.0.1:0', 'unix/:' .. path }, functions)
 local conn = netbox.connect((srv:address()))
 local other = netbox.connect('unix/:' .. path)
 local slow
-fiber.create(function() slow = conn:call('slow') end)
+local again = netbox.connect((srv:address()), { reconnect_after = 0.01 })
+fiber.create(function()
+    local ok, result = pcall(conn.call, conn, 'slow')
+    slow = ok and result or result.message
+end)
 fiber.sleep(0.01)
 local child = ffi.C.fork()
 if child == 0 then
@@ -24,6 +28,18 @@ if child == 0 then
     elseif mode == 'close' then
         conn:close()
         other:close()
+    elseif mode == 'use' then
+        -- Neither request may reach the parent's stream; what the parent's fibers waited for fails here too.
+        local ok, err = pcall(conn.call, conn, 'echo', { 1 })
+        local text = 'Connection belongs to the process this one was forked from'
+        assert(not ok and err.message == text and err.code == 77, tostring(err))
+        ok, err = pcall(other.call, other, 'echo', { 1 }, { is_async = true })
+        assert(not ok and err.message == text, tostring(err))
+        fiber.sleep(0.01)
+        assert(conn.state == 'error' and conn.error == text and not conn:ping())
+        assert(other.state == 'error' and slow == text, tostring(slow))
+        -- One that reconnects does so with a socket of its own.
+        assert(again:call('echo', { 5 }, { timeout = 5 }) == 5)
     elseif mode == 'stop' then
         srv:stop('hard')
     elseif mode == 'collect' then
@@ -47,7 +63,7 @@ srv:stop('hard')
 ]]
 
 describe('a forked child', function()
-    for _, mode in ipairs { 'exit', 'own', 'close', 'stop', 'collect' } do
+    for _, mode in ipairs { 'exit', 'own', 'use', 'close', 'stop', 'collect' } do
         it('that does what it likes (' .. mode .. ') leaves its parent\'s connections alone', function()
             local result = helpers.run(FORKING, { args = { mode }, timeout = 20 })
             assert.equal('10\tslow\t0\tactive\n', result.stdout, result.stderr)

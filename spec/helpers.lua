@@ -146,9 +146,10 @@ function helpers.spawn(argv, options)
     local function redirect(fd, path, flags)
         assert(C.cordspec_fa_addopen(actions, fd, path, flags, 0) == 0)
     end
-    for _, path in ipairs { options.stdout, options.stderr } do
+    for _, name in ipairs { 'stdout', 'stderr' } do
         -- Created here: the flag that creates has another number on each system.
-        if path ~= '/dev/null' then helpers.write_file(path, '') end
+        local path = options[name]
+        if path and path ~= '/dev/null' then helpers.write_file(path, '') end
     end
     redirect(0, options.stdin or '/dev/null', 0)
     redirect(1, options.stdout or '/dev/null', 1)

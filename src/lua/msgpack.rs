@@ -36,7 +36,7 @@ mod encode;
 
 pub use decode::{DecodeError, decode, push_decode_error};
 pub use encode::{
-    EncodeError, Formats, encode, encode_to_string, encode_to_string_with, encode_with, push_encode_error,
+    EncodeError, Formats, encode, encode_to_string, encode_to_string_with, encode_with, is_tuple, push_encode_error,
 };
 
 /// The deepest nesting either direction allows, whatever the options say: each level takes native stack.

@@ -1,7 +1,7 @@
 //! Lua values to and from MessagePack, as requests and replies need it: `cord.msgpack`'s codec, with failures raised.
 
 use crate::iproto::mp;
-use crate::lua::msgpack::{self, DecodeError, EncodeError};
+use crate::lua::msgpack::{self, DecodeError, EncodeError, Formats};
 use crate::lua::state::{Keep, State};
 use mlua::ffi::*;
 use std::ffi::c_int;
@@ -50,74 +50,136 @@ pub enum Encoded {
     NeedsLua,
 }
 
-/// A value that was encoded ahead: this, and the bytes behind it, are a userdata that stands in for the argument.
+/// A value that was encoded ahead: this, and the bytes behind it, are a userdata that stands in for the argument. Behind
+/// the value's bytes are those of its tuples' formats.
 #[repr(C)]
 struct Ahead {
     mark: *const u8,
     kind: c_int,
     len: usize,
+    formats: usize,
 }
 
 /// Its address marks values encoded ahead.
 static AHEAD: u8 = 0;
 
-/// Appends the value at `idx` (an absolute position) without running Lua code. Raises what cannot be encoded.
+/// Appends the value at `idx` (an absolute position) without running Lua code. Raises what cannot be encoded. Tuples
+/// become arrays, or bring their `formats` if that is not null.
 ///
 /// # Safety
-/// `l` runs one of our functions; `out` is live and belongs to nobody's frame.
+/// `l` runs one of our functions; `out` is live and belongs to nobody's frame, and so do `formats`.
 #[inline(always)]
-pub unsafe fn encode(s: *mut State, l: *mut lua_State, idx: c_int, out: *mut Vec<u8>) -> Encoded {
+pub unsafe fn encode(
+    s: *mut State,
+    l: *mut lua_State,
+    idx: c_int,
+    out: *mut Vec<u8>,
+    formats: *mut Formats,
+) -> Encoded {
     // SAFETY: the caller's contract; nothing here needs a destructor.
     unsafe {
-        match msgpack::encode(l, idx, &mut *out, (*s).netbox.codec) {
+        match msgpack::encode_with(l, idx, &mut *out, (*s).netbox.codec, formats) {
             Ok(()) => Encoded::Now,
             Err(failure) => encode_slow(l, idx, out, failure),
         }
     }
 }
 
+/// Appends the map of formats that the argument at `idx` has filled `formats` with, or had when it was encoded ahead.
+///
+/// # Safety
+/// As for [`encode`], which was called for the argument.
+#[inline(always)]
+pub unsafe fn put_formats(l: *mut lua_State, idx: c_int, out: *mut Vec<u8>, formats: *const Formats) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if formats.is_null() || ((*formats).is_empty() && lua_type(l, idx) != LUA_TUSERDATA) {
+            (*out).push(0x80);
+            return;
+        }
+        put_formats_slow(l, idx, out, formats);
+    }
+}
+
+#[cold]
+unsafe fn put_formats_slow(l: *mut lua_State, idx: c_int, out: *mut Vec<u8>, formats: *const Formats) {
+    // SAFETY: as for `put_formats`.
+    unsafe {
+        match ahead_at(l, idx) {
+            Some(ahead) if (*ahead).formats > 0 => {
+                let bytes = ahead.add(1).cast::<u8>().add((*ahead).len);
+                (&mut *out).extend_from_slice(std::slice::from_raw_parts(bytes, (*ahead).formats));
+            }
+            _ => (*formats).write(&mut *out),
+        }
+    }
+}
+
+unsafe fn ahead_at(l: *mut lua_State, idx: c_int) -> Option<*const Ahead> {
+    // SAFETY: a userdata long enough may be read, and only ours start with our mark.
+    unsafe {
+        if lua_type(l, idx) != LUA_TUSERDATA || lua_objlen(l, idx) < size_of::<Ahead>() {
+            return None;
+        }
+        let ahead: *const Ahead = lua_touserdata(l, idx).cast();
+        ((*ahead).mark == &raw const AHEAD).then_some(ahead)
+    }
+}
+
 #[cold]
 unsafe fn encode_slow(l: *mut lua_State, idx: c_int, out: *mut Vec<u8>, failure: EncodeError) -> Encoded {
-    // SAFETY: as for `encode`; a userdata long enough may be read, and only ours start with our mark.
+    // SAFETY: as for `encode`.
     unsafe {
         luaL_checkstack_(l, 16, c"encoding".as_ptr());
         if failure != EncodeError::NeedsLua {
             msgpack::push_encode_error(l, failure);
             lua_error(l);
         }
-        if lua_type(l, idx) == LUA_TUSERDATA && lua_objlen(l, idx) >= size_of::<Ahead>() {
-            let ahead: *const Ahead = lua_touserdata(l, idx).cast();
-            if (*ahead).mark == &raw const AHEAD {
-                (&mut *out).extend_from_slice(std::slice::from_raw_parts(ahead.add(1).cast(), (*ahead).len));
-                return Encoded::Before((*ahead).kind);
-            }
+        if let Some(ahead) = ahead_at(l, idx) {
+            (&mut *out).extend_from_slice(std::slice::from_raw_parts(ahead.add(1).cast(), (*ahead).len));
+            return Encoded::Before((*ahead).kind);
         }
         Encoded::NeedsLua
     }
 }
 
 /// Encodes the value at `idx` with the help of Lua code, which may do anything, and puts the outcome in its place.
-/// Raises what cannot be encoded.
+/// Raises what cannot be encoded. `with_formats`: tuples bring their formats.
 ///
 /// # Safety
 /// As for [`encode`]; what Lua code can reach is read anew afterwards.
 #[cold]
-pub unsafe fn encode_ahead(s: *mut State, l: *mut lua_State, idx: c_int) {
-    // SAFETY: the caller's contract; the string stays on the stack while its bytes are copied.
+pub unsafe fn encode_ahead(s: *mut State, l: *mut lua_State, idx: c_int, with_formats: bool) {
+    // SAFETY: the caller's contract; the strings stay on the stack while their bytes are copied. Failures are caught and
+    // raised once nothing with a destructor is left; only an error for want of memory would leak the list.
     unsafe {
         luaL_checkstack_(l, 16, c"encoding".as_ptr());
-        let kind = lua_type(l, idx);
-        if let Err(failure) = msgpack::encode_to_string(l, idx, (*s).netbox.codec) {
+        let (top, kind) = (lua_gettop(l), lua_type(l, idx));
+        let formats: *mut Formats = if with_formats { Box::into_raw(Box::default()) } else { std::ptr::null_mut() };
+        let made = msgpack::encode_to_string_with(l, idx, (*s).netbox.codec, formats);
+        if with_formats {
+            let list = Box::from_raw(formats);
+            let mut packed = Vec::new();
+            list.write(&mut packed);
+            drop(list);
+            (*s).netbox.bytes = packed;
+        } else {
+            (&mut (*s).netbox.bytes).clear();
+        }
+        if let Err(failure) = made {
             msgpack::push_encode_error(l, failure);
             lua_error(l);
         }
-        let mut len = 0;
-        let bytes: *const u8 = lua_tolstring(l, -1, &raw mut len).cast();
-        let ahead: *mut Ahead = lua_newuserdata(l, size_of::<Ahead>() + len).cast();
-        ahead.write(Ahead { mark: &raw const AHEAD, kind, len });
+        lua_pushlstring_(l, (*s).netbox.bytes.as_ptr().cast(), (*s).netbox.bytes.len());
+        let (mut len, mut formats_len) = (0, 0);
+        let bytes: *const u8 = lua_tolstring(l, top + 1, &raw mut len).cast();
+        let packed: *const u8 = lua_tolstring(l, top + 2, &raw mut formats_len).cast();
+        let ahead: *mut Ahead = lua_newuserdata(l, size_of::<Ahead>() + len + formats_len).cast();
+        ahead.write(Ahead { mark: &raw const AHEAD, kind, len, formats: formats_len });
         std::ptr::copy_nonoverlapping(bytes, ahead.add(1).cast::<u8>(), len);
+        std::ptr::copy_nonoverlapping(packed, ahead.add(1).cast::<u8>().add(len), formats_len);
         lua_replace(l, idx);
-        lua_settop(l, -2);
+        lua_settop(l, top);
     }
 }
 

@@ -42,6 +42,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"alert", l_alert),
     (c"problem", l_problem),
     (c"fail_all", l_fail_all),
+    (c"tuple_args", l_tuple_args),
     (c"numbers", l_numbers),
     (c"socket_name", l_socket_name),
     (c"anchor", l_anchor),
@@ -260,8 +261,7 @@ unsafe extern "C-unwind" fn l_open(l: *mut lua_State) -> c_int {
         };
         match opened {
             Ok(fd) => {
-                (*conn).fd = fd;
-                (*conn).forks = fork::generation();
+                transport::adopt(conn, fd);
                 0
             }
             Err(error) => push_errno(l, &error),
@@ -295,8 +295,7 @@ unsafe extern "C-unwind" fn l_set_fd(l: *mut lua_State) -> c_int {
         if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
             return push_errno(l, &io::Error::last_os_error());
         }
-        (*conn).fd = fd;
-        (*conn).forks = fork::generation();
+        transport::adopt(conn, fd);
     }
     0
 }
@@ -438,7 +437,7 @@ unsafe extern "C-unwind" fn l_half_close(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua.
     unsafe {
         let conn = conn!(l);
-        if (*conn).fd >= 0 && (*conn).forks == fork::generation() {
+        if (*conn).fd >= 0 && (*conn).forks == fork::current() {
             libc::shutdown((*conn).fd, libc::SHUT_WR);
         }
     }
@@ -527,6 +526,7 @@ unsafe extern "C-unwind" fn l_problem(l: *mut lua_State) -> c_int {
             Problem::Length => "length",
             Problem::Header => "header",
             Problem::Body => "body",
+            Problem::Forked => "forked",
         };
         state::push_str(l, name);
     }
@@ -544,7 +544,17 @@ unsafe extern "C-unwind" fn l_fail_all(l: *mut lua_State) -> c_int {
     0
 }
 
-/// `numbers(conn)`: the descriptor, requests in flight, bytes to be sent, the next sync.
+/// `tuple_args(conn, yes)`: whether the peer takes tuples with their formats as arguments.
+unsafe extern "C-unwind" fn l_tuple_args(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        (*conn).tuple_args = lua_toboolean(l, 2) != 0;
+    }
+    0
+}
+
+/// `numbers(conn)`: the descriptor, requests in flight, bytes to be sent, the next sync, events and pushes queued.
 unsafe extern "C-unwind" fn l_numbers(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua.
     #[allow(clippy::cast_precision_loss)]
@@ -554,8 +564,9 @@ unsafe extern "C-unwind" fn l_numbers(l: *mut lua_State) -> c_int {
         lua_pushnumber(l, (&(*conn).slab).len() as f64);
         lua_pushnumber(l, (*conn).unsent() as f64);
         lua_pushnumber(l, (&(*conn).slab).next_sync().unwrap_or(0) as f64);
+        lua_pushnumber(l, (&(*conn).queue).len() as f64);
     }
-    4
+    5
 }
 
 /// `socket_name(conn)`: what messages call it: "fd 17, aka 127.0.0.1:40000".
@@ -642,21 +653,20 @@ unsafe extern "C-unwind" fn l_broadcast(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `take(conn)`: the events and pushes so far, as a flat list: sync, body, sync, body ...
+/// `take(conn)`: the events and pushes so far, as a flat list: number of the push's function or 0, body, number ...
 unsafe extern "C-unwind" fn l_take(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua. A memory error leaves the rest queued.
     unsafe {
         let conn = conn!(l);
         lua_createtable(l, 0, 0);
         let mut n = 0;
-        while let Some(first) = (&(*conn).queue).first() {
-            #[allow(clippy::cast_precision_loss)]
-            lua_pushnumber(l, first.sync as f64);
+        while let Some(first) = (&(*conn).queue).front() {
+            lua_pushnumber(l, f64::from(first.handler));
             lua_rawseti_(l, -2, n + 1);
             lua_pushlstring_(l, first.body.as_ptr().cast(), first.body.len());
             lua_rawseti_(l, -2, n + 2);
             n += 2;
-            (&mut (*conn).queue).remove(0);
+            (&mut (*conn).queue).pop_front();
         }
     }
     1
@@ -671,10 +681,11 @@ unsafe extern "C-unwind" fn l_encode(l: *mut lua_State) -> c_int {
         let mut out = std::mem::take(&mut (*s).netbox.bytes);
         out.clear();
         (*s).netbox.bytes = out;
-        if codec::encode(s, l, 1, &raw mut (*s).netbox.bytes) == codec::Encoded::NeedsLua {
-            codec::encode_ahead(s, l, 1);
+        let none = std::ptr::null_mut();
+        if codec::encode(s, l, 1, &raw mut (*s).netbox.bytes, none) == codec::Encoded::NeedsLua {
+            codec::encode_ahead(s, l, 1, false);
             (&mut (*s).netbox.bytes).clear();
-            codec::encode(s, l, 1, &raw mut (*s).netbox.bytes);
+            codec::encode(s, l, 1, &raw mut (*s).netbox.bytes, none);
         }
         let bytes = &(*s).netbox.bytes;
         lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len());

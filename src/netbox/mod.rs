@@ -21,7 +21,7 @@ pub mod resolve;
 pub mod transport;
 
 use crate::lua::body::Listener;
-use crate::lua::msgpack::Codec;
+use crate::lua::msgpack::{Codec, Formats};
 use crate::lua::state::State;
 use crate::sys::poll::Readiness;
 use mlua::ffi::lua_State;
@@ -45,6 +45,10 @@ pub struct Netbox {
     pub codec: *const Codec,
     /// Where values are packed that belong to no connection.
     pub bytes: Vec<u8>,
+    /// The formats of the tuples among a request's arguments.
+    pub formats: Formats,
+    /// The process that looked last: [`crate::sys::fork::generation`].
+    pub forks: u32,
     /// Our number among the listeners, once registered.
     pub listener: Option<usize>,
 }
@@ -60,6 +64,8 @@ impl Default for Netbox {
             places: (Vec::new(), 0),
             codec: std::ptr::null(),
             bytes: Vec::new(),
+            formats: Formats::default(),
+            forks: crate::sys::fork::generation(),
             listener: None,
         }
     }
@@ -86,6 +92,9 @@ pub unsafe fn listener(s: *mut State) -> usize {
 unsafe fn before_poll(s: *mut State) {
     // SAFETY: called by the scheduler with its live state. A flush may mark a connection broken, which queues no output.
     unsafe {
+        if (*s).netbox.forks != crate::sys::fork::current() {
+            transport::leave_to_parent(s);
+        }
         while let Some(conn) = (&mut (*s).netbox.dirty).pop() {
             (*conn).dirty = false;
             transport::flush(s, conn);

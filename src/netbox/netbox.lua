@@ -48,7 +48,10 @@ raw.keep({ make_error, E.wrap, future_mt, setmetatable({}, { __mode = 'v' }), ni
 
 local function not_established(conn)
     local last = conn._last_error
-    if last ~= nil then
+    if conn.state == 'active' and raw.problem(conn._raw) ~= nil then
+        -- It broke in this very turn: its worker will say the same.
+        return core.problem_of(conn._raw)
+    elseif last ~= nil then
         return E.client(NO_CONNECTION, last.message)
     elseif conn._closing then
         return E.client(NO_CONNECTION, 'Connection is closing')
@@ -245,12 +248,24 @@ local function deadline_of(opts)
     return 1
 end
 
+-- The connection as requests to one of the server's threads see it: the thread travels with the stream (request.rs).
+local function threaded(conn, thread)
+    thread = tonumber(thread)
+    if thread < 0 or thread > 0xfffff or thread % 1 ~= 0 then
+        return illegal("options parameter '_thread_id' should be a whole number from 0 to 1048575", 3)
+    end
+    return setmetatable({ _stream_id = conn._stream_id % 2 ^ 32 + thread * 2 ^ 32 }, { __index = conn, conn = conn })
+end
+
 -- A request with options.
 local function with_options(op, conn, opts, a, b, c, d, e)
     if only_async(opts) then
         return launched(conn, op(conn, conn, a, b, c, d, e))
     end
     check_options(opts, REQUEST_OPTIONS, 2)
+    if opts._thread_id ~= nil then
+        conn = threaded(conn, opts._thread_id)
+    end
     if opts.is_async then
         if opts.on_push ~= nil or opts.on_push_ctx ~= nil then
             return error('To handle pushes in an async request use future:pairs()', 2)
@@ -277,6 +292,7 @@ local function launch(op, conn, opts, a, b, c, d, e, ok, future)
 end
 
 core.with_options, core.slow, core.launched, core.deadline = with_options, slow, launched, deadline_of
+core.threaded = threaded
 
 -- A request that gets its reply's body and makes the result of it.
 function core.special(op, conn, opts, a, b, c, d, e)
@@ -343,8 +359,8 @@ end
 
 -- The shape of each op's plain result, and which of its arguments is the reference of the tuples' metatable.
 -- A call whose first value is the result.
-local function op_count(conn, wait, name, args)
-    return raw_call(conn._raw, name, args, wait, VALUE, conn._stream_id)
+local function op_count(conn, wait, name, args, _, _, _, shape)
+    return raw_call(conn._raw, name, args, wait, shape or VALUE, conn._stream_id)
 end
 
 ABOUT[op_call] = { VALUES, 6 }
@@ -356,6 +372,7 @@ ABOUT[op_update] = { TUPLE, 5 }
 ABOUT[op_upsert] = { NOTHING, 6 }
 ABOUT[op_get] = { TUPLE, 4 }
 ABOUT[op_select] = { TUPLES, 4 }
+ABOUT[op_count] = { VALUE, 6 }
 core.op_bare = op_bare
 
 -- ---------------------------------------------------------------- the connection's methods
@@ -441,6 +458,9 @@ function methods.ping(conn, opts)
         check_options(opts, REQUEST_OPTIONS, 2)
         if opts.is_async then
             return error("conn:ping() doesn't support `is_async` argument", 2)
+        end
+        if opts._thread_id ~= nil then
+            conn = threaded(conn, opts._thread_id)
         end
     end
     if raw.is_worker(conn._raw) then
@@ -1161,15 +1181,25 @@ function core.lazy_spaces(conn, rc, p)
     })
 end
 
--- Functions for the pushes of synchronous requests, by sync.
-function core.push_handlers(conn)
+-- Functions for the pushes of synchronous requests, by number. A number is used again after a million others, when no
+-- push of its former request can be queued any more.
+function core.add_push_handler(conn, handler)
     conn = conn._conn or conn
-    local handlers = conn._push_handlers
+    local handlers, number = conn._push_handlers, conn._last_push_handler or 0
     if handlers == nil then
         handlers = {}
         conn._push_handlers = handlers
     end
-    return handlers
+    repeat
+        number = number % 0xfffff + 1
+    until handlers[number] == nil
+    handlers[number], conn._last_push_handler = handler, number
+    return number
+end
+
+function core.remove_push_handler(conn, number)
+    conn = conn._conn or conn
+    conn._push_handlers[number] = nil
 end
 
 local function handle_push(handler, body)
@@ -1191,11 +1221,11 @@ end
 
 local function handle_list(conn, list)
     for i = 1, #list, 2 do
-        local sync, body = list[i], list[i + 1]
-        if sync == 0 then
+        local number, body = list[i], list[i + 1]
+        if number == 0 then
             core.handle_event(conn, body)
         else
-            local handler = conn._push_handlers and conn._push_handlers[sync]
+            local handler = conn._push_handlers and conn._push_handlers[number]
             if handler ~= nil then
                 local ok, err = pcall(handle_push, handler, body)
                 if not ok then
@@ -1207,7 +1237,8 @@ local function handle_list(conn, list)
     return nil
 end
 
--- Events and pushes that have arrived: sync (0 for an event), body, sync, body ... An error ends the connection.
+-- Events and pushes that have arrived: number of the function (0 for an event), body, number ... An error ends the
+-- connection.
 function core.handle_queue(conn, list)
     local err
     conn._pushing = true
@@ -1223,10 +1254,10 @@ function core.handle_queue(conn, list)
     return err
 end
 
--- A response that overtook pushes whose handlers wait: they come first.
+-- A response that overtook pushes whose handlers wait, or whose worker has not had its turn yet: they come first.
 function core.wait_pushes(conn, deadline)
     conn = conn._conn or conn
-    while conn._pushing and not conn._worker_done do
+    while (conn._pushing or select(5, raw.numbers(conn._raw)) > 0) and not conn._worker_done do
         conn._push_waiters = true
         local code = raw.wait_state(conn._raw, deadline)
         if code then

@@ -97,30 +97,25 @@ return function(core)
         end
     end
 
-    -- Pushes of synchronous requests go to their functions by sync; the worker calls them.
+    local function body_request(conn, deadline, op)
+        return core.slow(op, conn, nil, nil, nil, nil, nil, deadline, op(conn, deadline))
+    end
+
+    -- Pushes of synchronous requests go to their functions by number; the worker calls them.
     local function run_sync(op, conn, opts, deadline, shape, make, a, b, c, d, e)
-        local handlers = core.push_handlers(conn)
-        local registered
+        local handler = opts.on_push and core.add_push_handler(conn, { func = opts.on_push, ctx = opts.on_push_ctx,
+            buffer = opts.buffer, skip_header = opts.skip_header })
         local function body_op(conn_, wait)
-            if registered then
-                handlers[registered] = nil
-            end
-            if opts.on_push ~= nil then
-                local _, _, _, sync = raw.numbers(conn._raw)
-                registered = sync
-                handlers[sync] = { func = opts.on_push, ctx = opts.on_push_ctx, buffer = opts.buffer,
-                    skip_header = opts.skip_header }
-            end
-            return op(conn_, wait, a, b, c, d, e, BODY)
+            return op(conn_, wait, a, b, c, d, e, BODY + (handler or 0) * 2 ^ 32)
         end
-        local ok, body = pcall(core.slow, body_op, conn, nil, nil, nil, nil, nil, deadline, body_op(conn, deadline))
+        local ok, body = pcall(body_request, conn, deadline, body_op)
         local code
-        if registered then
+        if handler then
             code = ok and core.wait_pushes(conn, deadline)
-            handlers[registered] = nil
+            core.remove_push_handler(conn, handler)
         end
         if not ok then
-            return error(body, 0)
+            return error(body, type(body) == 'string' and 2 or 0)
         elseif code then
             return core.fail(code, 4)
         end

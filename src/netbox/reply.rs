@@ -185,10 +185,10 @@ unsafe fn new_schema(c: &Context, version: u64) {
 }
 
 #[cold]
-unsafe fn queue(c: &Context, sync: u64, body: &[u8]) {
+unsafe fn queue(c: &Context, handler: u32, body: &[u8]) {
     // SAFETY: as for `one`; the bytes are copied.
     unsafe {
-        (&mut (*c.conn).queue).push(Queued { sync, body: body.into() });
+        (&mut (*c.conn).queue).push_back(Queued { handler, body: body.into() });
         transport::alert(c.s, c.conn, attention::QUEUED);
     }
 }
@@ -202,7 +202,10 @@ unsafe fn unusual(c: &Context, entry: Entry, header: ResponseHeader, body: &[u8]
             if entry.waiter.is_null() {
                 return future::push(c.s, c.l, c.conn, entry, body);
             }
-            queue(c, entry.sync, body);
+            // Without a function nobody hears it.
+            if entry.place != 0 {
+                queue(c, entry.place, body);
+            }
             return Ok(());
         }
         push_error(c.s, c.l, header.kind & (kind::ERROR_BIT - 1), body)?;
@@ -257,7 +260,7 @@ unsafe fn deliver(s: *mut State, l: *mut lua_State, entry: Entry, n: c_int) {
 #[inline(always)]
 pub fn data(body: &[u8]) -> Result<Option<(usize, usize, u32)>, Broken> {
     match *body {
-        [0x81, key::DATA, 0xdd, a, b, c, d, ..] => Ok(Some((2, 7, u32::from_be_bytes([a, b, c, d])))),
+        [0x81 | 0x82, key::DATA, 0xdd, a, b, c, d, ..] => Ok(Some((2, 7, u32::from_be_bytes([a, b, c, d])))),
         [] => Ok(None),
         _ => find_data(body),
     }
@@ -282,12 +285,10 @@ fn find_data(body: &[u8]) -> Result<Option<(usize, usize, u32)>, Broken> {
 /// Tells the decoder of tuples the formats that came with them, if any did.
 #[inline(always)]
 unsafe fn see_formats(s: *mut State, l: *mut lua_State, body: &[u8]) -> Result<(), Broken> {
+    // Servers that know tuples end each reply to a call with a map of no formats.
+    let none = matches!(*body, [0x81, ..] | [] | [0x82, key::DATA, .., key::TUPLE_FORMATS, 0x80]);
     // SAFETY: as for `one`.
-    unsafe {
-        // Servers that know tuples say so with an empty map at the end.
-        let none = matches!(*body, [0x81, ..] | [] | [0x82, .., key::TUPLE_FORMATS, 0x80]);
-        if none { Ok(()) } else { see_formats_slow(s, l, body) }
-    }
+    unsafe { if none { Ok(()) } else { see_formats_slow(s, l, body) } }
 }
 
 #[cold]

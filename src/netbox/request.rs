@@ -8,6 +8,7 @@ use crate::iproto::encode::{self, Header};
 use crate::iproto::mp;
 use crate::lua::body::LuaFiber;
 use crate::lua::fiber::{Way, arm_deadline, before_wait, fail_with, wait, way};
+use crate::lua::msgpack::{self, Formats};
 use crate::lua::state::{self, State};
 use crate::sys::luajit::LUA_TCDATA;
 use mlua::ffi::*;
@@ -70,7 +71,7 @@ pub struct Entry {
     pub waiter: LuaFiber,
     /// Where the metatable of its tuples is among the connection's anchors; 0 for the plain one.
     pub reference: i32,
-    /// Where its future is among those in flight; 0 for none.
+    /// Of a future, where it is among those in flight. Of a waiting fiber, the number of its function for pushes, or 0.
     pub place: u32,
     /// What becomes of the reply.
     pub how: How,
@@ -174,12 +175,14 @@ impl Slab {
 /// fourth, it is the connection and the first one is the caller's options, which must be `{is_async = true}`.
 ///
 /// The manner is one number, since each argument costs a call: what becomes of the reply ([`How`], 3 bits), the
-/// reference of the tuples' metatable (24 bits), and [`OWN`].
+/// reference of the tuples' metatable (24 bits), [`OWN`], and from bit 32 on the number of the function for pushes. So is
+/// the stream: from bit 32 on is the server's thread, 0 for the usual one.
 struct Manner {
     at: c_int,
     sync: u64,
     way: Option<Way>,
     code: u32,
+    pushes: u32,
     timed: bool,
     /// Where the connection's table is, for a future.
     table: c_int,
@@ -208,8 +211,10 @@ unsafe fn open(
         let waiting = lua_type(l, at);
         let future = waiting == LUA_TTABLE;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let (bits, stream_id) = (lua_tonumber(l, at + 1) as u32, lua_tonumber(l, at + 2) as u64);
-        let own = bits & OWN != 0;
+        let (bits, stream) = (lua_tonumber(l, at + 1) as u64, lua_tonumber(l, at + 2) as u64);
+        #[allow(clippy::cast_possible_truncation)]
+        let (code, pushes) = (bits as u32, (bits >> 32) as u32);
+        let own = code & OWN != 0;
         let mut table = at;
         if lua_type(l, at + 3) == LUA_TTABLE {
             table = at + 3;
@@ -223,6 +228,10 @@ unsafe fn open(
         if (*conn).fd < 0 {
             return Err(Refusal::Code(code::REFUSED));
         }
+        if transport::is_foreign(conn) {
+            transport::leave_to_parent(s);
+            return Err(Refusal::Code(code::REFUSED));
+        }
         let mut how = None;
         if !future {
             if !own && (*conn).is_worker((*s).cord.current) {
@@ -233,10 +242,12 @@ unsafe fn open(
         let Some(sync) = (&(*conn).slab).next_sync() else {
             return Err(Refusal::Text("too many requests in flight".into()));
         };
-        let header = Header { stream_id, ..Header::new(sync) };
+        let thread = stream >> 32;
+        let thread_id = if thread == 0 { None } else { Some(thread) };
+        let header = Header { sync, stream_id: stream & u64::from(u32::MAX), thread_id };
         let committed = (*conn).committed;
         (&mut (*conn).out).truncate(committed);
-        let manner = Manner { at, sync, way: how, code: bits, timed: waiting == LUA_TNUMBER, table };
+        let manner = Manner { at, sync, way: how, code, pushes, timed: waiting == LUA_TNUMBER, table };
         Ok((manner, encode::begin(&mut (*conn).out, kind, &header)))
     }
 }
@@ -265,7 +276,7 @@ unsafe fn only_async(l: *mut lua_State, idx: c_int) -> bool {
 unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manner, mark: encode::Mark) -> c_int {
     // SAFETY: as for `open`.
     unsafe {
-        let Manner { at, sync, way, code, timed, table } = manner;
+        let Manner { at, sync, way, code, pushes, timed, table } = manner;
         encode::finish(&mut (*conn).out, mark);
         let how = How::of((code & 7).into());
         #[allow(clippy::cast_possible_wrap)]
@@ -275,7 +286,7 @@ unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manne
         };
         before_wait(s, l);
         let f = (*s).cord.current;
-        (&mut (*conn).slab).insert(sync, f, 0, how, reference);
+        (&mut (*conn).slab).insert(sync, f, pushes, how, reference);
         transport::commit(s, conn);
         (*f).wait = Wait::Request;
         (*f).data.ticket = sync;
@@ -336,7 +347,10 @@ macro_rules! conn {
 /// Appends an argument that must be an array to the request being made; starts the request anew when Lua code had to run.
 macro_rules! put {
     ($s:expr, $l:expr, $conn:expr, $idx:expr) => {
-        match put_array($s, $l, $idx, $conn) {
+        put!($s, $l, $conn, $idx, std::ptr::null_mut())
+    };
+    ($s:expr, $l:expr, $conn:expr, $idx:expr, $formats:expr) => {
+        match put_array($s, $l, $idx, $conn, $formats) {
             Put::Done => {}
             Put::Again => continue,
             Put::NotArray => return not_array($s, $l),
@@ -375,8 +389,9 @@ enum Put {
     NotArray,
 }
 
-/// An array: a table as it is, nil as none, anything else as its only element.
-unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mut Conn) -> Put {
+/// An array: a table as it is, nil as none, anything else as its only element. Tuples inside bring their `formats`,
+/// unless that is null.
+unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mut Conn, formats: *mut Formats) -> Put {
     // SAFETY: as for `codec::encode`; the connection stays on the stack of the function that was called with it.
     unsafe {
         let out = &raw mut (*conn).out;
@@ -384,20 +399,20 @@ unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mut Con
         let mut kind = lua_type(l, idx);
         match kind {
             LUA_TNIL | LUA_TNONE => (*out).push(0x90),
-            LUA_TTABLE | LUA_TCDATA | LUA_TUSERDATA => match codec::encode(s, l, idx, out) {
+            LUA_TTABLE | LUA_TCDATA | LUA_TUSERDATA => match codec::encode(s, l, idx, out, formats) {
                 Encoded::Now => {}
                 Encoded::Before(original) => kind = original,
                 Encoded::NeedsLua => {
                     let committed = (*conn).committed;
                     (&mut *out).truncate(committed);
-                    codec::encode_ahead(s, l, idx);
+                    codec::encode_ahead(s, l, idx, !formats.is_null());
                     return Put::Again;
                 }
             },
             _ => {
                 (*out).push(0x91);
-                if codec::encode(s, l, idx, out) == Encoded::NeedsLua {
-                    codec::encode_ahead(s, l, idx);
+                if codec::encode(s, l, idx, out, std::ptr::null_mut()) == Encoded::NeedsLua {
+                    codec::encode_ahead(s, l, idx, false);
                     return Put::Again;
                 }
             }
@@ -441,8 +456,15 @@ unsafe fn named(l: *mut lua_State, kind: u32, name: u8) -> c_int {
             (*out).extend_from_slice(&[0x83, name]);
             mp::put_str(&mut *out, bytes_at(l, 2));
             (*out).push(key::TUPLE);
-            put!(s, l, conn, 3);
-            (*out).extend_from_slice(&[key::TUPLE_FORMATS, 0x80]);
+            let mut formats = std::ptr::null_mut();
+            // A tuple in place of the arguments is the list of them.
+            if (*conn).tuple_args && !msgpack::is_tuple(l, 3, (*s).netbox.codec) {
+                formats = &raw mut (*s).netbox.formats;
+                (*formats).clear();
+            }
+            put!(s, l, conn, 3, formats);
+            (*out).push(key::TUPLE_FORMATS);
+            codec::put_formats(l, 3, out, formats);
             return close(s, l, conn, manner, mark);
         }
     }
@@ -619,7 +641,7 @@ pub(super) unsafe extern "C-unwind" fn l_post(l: *mut lua_State) -> c_int {
     unsafe {
         let s = state::current(l);
         let conn = conn!(l);
-        if (*conn).fd < 0 {
+        if (*conn).fd < 0 || transport::is_foreign(conn) {
             return refuse(l, Refusal::Code(code::REFUSED));
         }
         let committed = (*conn).committed;

@@ -74,6 +74,9 @@ return function(core, methods)
     local function request(conn, kind, body, opts, finish)
         opts = opts or {}
         core.check_request_options(opts, 3)
+        if opts._thread_id ~= nil then
+            conn = core.threaded(conn, opts._thread_id)
+        end
         if opts.buffer ~= nil or opts.return_raw then
             return core.options.run(core.op_bare, conn, opts, core.deadline(opts), BODY, 16, kind, BODY, body)
         end

@@ -19,6 +19,7 @@ use crate::lua::body::{LuaBody, LuaFiber};
 use crate::lua::state::State;
 use crate::sys::fork;
 use crate::sys::poll::{CLOSED, READ, Readiness, WRITE};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 
@@ -68,12 +69,14 @@ pub enum Problem {
     Header,
     /// A body that is none.
     Body,
+    /// This process was forked off the one whose socket it is.
+    Forked,
 }
 
 /// Something the data plane hands to the worker as bytes.
 pub struct Queued {
-    /// The sync of the request it belongs to: a push; 0 for an event.
-    pub sync: u64,
+    /// Of a push, the number of the function it is for; 0 for an event.
+    pub handler: u32,
     /// The packet's body.
     pub body: Box<[u8]>,
 }
@@ -131,7 +134,9 @@ pub struct Conn {
     /// Fibers that wait for another state.
     pub waiters: WaitList<LuaBody>,
     /// Events and pushes for the worker.
-    pub queue: Vec<Queued>,
+    pub queue: VecDeque<Queued>,
+    /// Whether the peer takes tuples with their formats as arguments of calls.
+    pub tuple_args: bool,
     /// How long the packet is whose beginning has arrived.
     pub need: usize,
 }
@@ -175,7 +180,8 @@ impl Conn {
                 wanted: 0,
                 problem: Problem::None,
                 waiters: WaitList::new(),
-                queue: Vec::new(),
+                queue: VecDeque::new(),
+                tuple_args: false,
                 need: 0,
             }));
             if let Some(place) = netbox.conns.get_mut(slot) {
@@ -279,6 +285,51 @@ unsafe fn stop_watching(s: *mut State, conn: *mut Conn) {
     }
 }
 
+/// Takes over a new socket.
+///
+/// # Safety
+/// `conn` is live and has none.
+pub unsafe fn adopt(conn: *mut Conn, fd: RawFd) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        (*conn).fd = fd;
+        (*conn).forks = fork::generation();
+        (*conn).problem = Problem::None;
+    }
+}
+
+/// Whether the socket belongs to a process that this one was forked off. Reading or writing it would garble the stream.
+///
+/// # Safety
+/// `conn` is live.
+#[inline(always)]
+pub unsafe fn is_foreign(conn: *const Conn) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { (*conn).forks != fork::current() && (*conn).fd >= 0 }
+}
+
+/// In a process just forked: the sockets are the parent's, so all connections break. What the parent has queued it sends.
+///
+/// # Safety
+/// `s` is live.
+#[cold]
+pub unsafe fn leave_to_parent(s: *mut State) {
+    // SAFETY: records in slots are live, and breaking one frees none.
+    unsafe {
+        (*s).netbox.forks = fork::current();
+        for slot in 0..(*s).netbox.conns.len() {
+            let conn = (&(*s).netbox.conns).get(slot).copied().unwrap_or(std::ptr::null_mut());
+            if !conn.is_null() && is_foreign(conn) {
+                (&mut (*conn).out).clear();
+                (*conn).committed = 0;
+                (*conn).sent = 0;
+                (*conn).problem = Problem::None;
+                break_off(s, conn, Problem::Forked);
+            }
+        }
+    }
+}
+
 /// Closes the socket and drops both buffers. Requests in flight stay for the worker to fail.
 ///
 /// # Safety
@@ -290,7 +341,7 @@ pub unsafe fn close_fd(s: *mut State, conn: *mut Conn) {
         if (*conn).fd >= 0 {
             (*s).cord.descriptors.forget((*conn).fd);
             // A child process that inherited the socket must not keep the server waiting, nor end its parent's connection.
-            if (*conn).forks == fork::generation() {
+            if !is_foreign(conn) {
                 libc::shutdown((*conn).fd, libc::SHUT_RDWR);
             }
             libc::close((*conn).fd);

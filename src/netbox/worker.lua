@@ -22,6 +22,7 @@ local BROKEN, STALE, CLOSING, ORPHAN, QUEUED, IDLE, FLUSHED = 1, 2, 4, 8, 16, 32
 local NO_CONNECTION, INVALID_MSGPACK = 77, 20
 local TIMED_OUT = 2
 local READ, WRITE = 1, 2
+local CALL_ARG_TUPLE_EXTENSION = 9
 -- Shapes of results.
 local TUPLES, BODY, OWN = 2, 5, 2 ^ 30
 local SELECT_LIMIT = 0xffffffff
@@ -56,9 +57,12 @@ return function(core)
             return E.client(INVALID_MSGPACK, 'Invalid MsgPack - packet header')
         elseif kind == 'body' then
             return E.client(INVALID_MSGPACK, 'Invalid MsgPack - packet body')
+        elseif kind == 'forked' then
+            return no_connection('Connection belongs to the process this one was forked from')
         end
         return no_connection('Peer closed')
     end
+    core.problem_of = problem_of
 
     -- ------------------------------------------------------------ states
 
@@ -261,6 +265,7 @@ return function(core)
                 core.read_id(p, body)
             end
         end
+        raw.tuple_args(rc, p.features[CALL_ARG_TUPLE_EXTENSION] == true)
         return core.check_required(p)
     end
 

@@ -20,3 +20,9 @@ pub fn generation() -> u32 {
     });
     FORKS.load(Ordering::Relaxed)
 }
+
+/// [`generation`], for whoever has asked that before.
+#[inline(always)]
+pub fn current() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}

@@ -26,6 +26,7 @@
 ---@field return_raw? boolean the result is a msgpack object
 ---@field on_push? fun(ctx: any, message: any) called for each push, in the connection's own fiber
 ---@field on_push_ctx? any
+---@field _thread_id? number the server's thread that is to serve the request, a whole number from 0 (its main one)
 
 ---@class cord.netbox.future: userdata
 local future = {}

@@ -95,6 +95,24 @@ pub unsafe fn encode_with(
     unsafe { run::<false>(l, idx, out, &*codec, formats) }
 }
 
+/// Whether the value at `idx` (an absolute position) is a tuple. Neither allocates nor runs Lua code.
+///
+/// # Safety
+/// As [`encode`], with three free slots.
+pub unsafe fn is_tuple(l: *mut lua_State, idx: c_int, codec: *const Codec) -> bool {
+    // SAFETY: the caller's contract; the stack is balanced.
+    unsafe {
+        if lua_type(l, idx) != LUA_TTABLE || lua_getmetatable(l, idx) == 0 {
+            return false;
+        }
+        lua_rawgeti_(l, LUA_REGISTRYINDEX, (*(*codec).shared).tuple_format_ref);
+        lua_rawget_(l, -2);
+        let found = lua_type(l, -1) == LUA_TSTRING;
+        lua_settop(l, -3);
+        found
+    }
+}
+
 /// Encodes the value at `idx` into a Lua string and pushes it, running `__serialize` and the like where needed.
 ///
 /// # Errors
@@ -578,8 +596,12 @@ impl<const LUA: bool> Encoder<'_, LUA> {
             }
             let start = self.out.len();
             mp::put_uint(self.out, number);
+            // Fields that are tuples themselves are arrays, as in a tuple of Tarantool's.
+            let formats = std::mem::replace(&mut self.formats, std::ptr::null_mut());
             let len = self.max_index(idx);
-            self.array(idx, len, level)?;
+            let made = self.array(idx, len, level);
+            self.formats = formats;
+            made?;
             let len = u32::try_from(self.out.len() - start).map_err(|_| EncodeError::TooLong)?;
             // The header is made behind the payload and turned to its front.
             self.reserve(8)?;
