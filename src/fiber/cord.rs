@@ -150,7 +150,7 @@ pub struct Cord<B: Body> {
     pub current: FiberPtr<B>,
     /// Who runs next.
     pub ready: Ring<Fiber<B>>,
-    budget: u32,
+    pub(super) budget: u32,
     budget_max: u32,
     last_turn: u64,
     /// The program itself.
@@ -160,9 +160,9 @@ pub struct Cord<B: Body> {
     pub nobody: FiberPtr<B>,
     /// The runner on whose stack the current fiber runs, if it is not the main one.
     pub running: *mut Runner<B>,
-    /// Its stack, once a stuck fiber has asked.
-    pub(super) running_at: Place,
-    /// The last runner came back because it had nothing to do (and not because its fiber kept the stack).
+    /// Where the trampoline waits.
+    pub(super) home: Place,
+    /// The running runner came back because it had nothing to do (and not because its fiber kept the stack).
     pub(super) returned: bool,
     pub(super) idle: Vec<*mut Runner<B>>,
     /// The loop's cached time.
@@ -205,7 +205,7 @@ impl<B: Body> Cord<B> {
             main: std::ptr::null_mut(),
             nobody: std::ptr::null_mut(),
             running: std::ptr::null_mut(),
-            running_at: Place::NOWHERE,
+            home: Place::NOWHERE,
             returned: false,
             idle: Vec::new(),
             clock: Clock::default(),

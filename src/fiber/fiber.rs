@@ -127,10 +127,8 @@ pub struct Fiber<B: Body> {
     pub id: u64,
     /// The runner whose stack it keeps, while it is stuck.
     pub runner: *mut Runner<B>,
-    /// That stack.
+    /// Where on that stack it waits.
     pub place: Place,
-    /// Where on it the fiber stands, for prefetching.
-    pub depth: *const u8,
     /// Its place on a wait list.
     pub link: Link<B>,
     /// Its armed timer.
@@ -167,7 +165,6 @@ impl<B: Body> Fiber<B> {
             events: 0,
             runner: std::ptr::null_mut(),
             place: Place::NOWHERE,
-            depth: std::ptr::null(),
             link: Link::default(),
             timer: (0, 0),
             joiners: WaitList::new(),

@@ -15,7 +15,9 @@
 //! - A **stuck** fiber must wait where its body cannot return to the loop. It keeps the stack it stands on, and with it
 //!   the runner; the trampoline takes an idle runner, or resumes the next stuck fiber's stack directly.
 //! - A stuck fiber that later waits where it can falls back into its runner's loop, which simply goes on.
-//! - A runner whose next fiber is stuck or the main one gives control back to the trampoline and is idle.
+//! - A runner whose next fiber is stuck or the main one is idle: it gives control to that fiber's stack.
+//! - Where a switch can go from any stack to any other ([`stack::DIRECT`]), a stuck fiber's goes straight to the next
+//!   stuck one's; all others, and each look at the outside world, go through the trampoline or a runner's loop.
 //!
 //! There is always an idle runner while the trampoline runs: the main fiber's wait and each stuck wait secure one
 //! before they give up their stack, so that the lack of memory is an error of their own call.
@@ -27,9 +29,8 @@ use crate::sys::segv::Whose;
 use crate::sys::stack::{self, Place, Stack, StackError, prefetch};
 use std::ffi::c_void;
 
-/// Cache lines of a record, of a stack's registers, and of the frames near a suspended stack's end: for prefetching.
+/// Cache lines of a record, and of the frames near a suspended stack's end: for prefetching.
 const RECORD_LINES: usize = 3;
-const CONTEXT_LINES: usize = 3;
 const FRAME_LINES: usize = 8;
 /// Shorter queues stay in the cache by themselves.
 const PREFETCH_FROM: usize = 256;
@@ -40,7 +41,8 @@ const IDLE_KEPT: usize = 16;
 pub struct Runner<B: Body> {
     cord: *mut Cord<B>,
     stack: *mut Stack,
-    quit: bool,
+    /// Where its loop waits while it is idle.
+    place: Place,
     /// The one fiber that runs on this stack, whose size it chose; the runner ends with it.
     only: FiberPtr<B>,
     done: bool,
@@ -53,32 +55,24 @@ impl<B: Body> Runner<B> {
 
     fn with_entry(cord: *mut Cord<B>, bytes: usize, entry: stack::Entry) -> Result<*mut Self, StackError> {
         let null = std::ptr::null_mut();
-        let runner = Box::into_raw(Box::new(Runner { cord, stack: null, quit: false, only: null.cast(), done: false }));
-        match Stack::new(bytes, entry, runner.cast(), Whose { label: label::<B>, cord: cord.cast() }) {
-            Ok(stack) => {
-                // SAFETY: just made.
-                unsafe { (*runner).stack = Box::into_raw(stack) };
-                Ok(runner)
-            }
-            Err(error) => {
-                // SAFETY: just made, known to nobody.
-                drop(unsafe { Box::from_raw(runner) });
-                Err(error)
-            }
-        }
+        let stack = Stack::new(bytes, entry, Whose { label: label::<B>, cord: cord.cast() })?;
+        let place = stack.start();
+        let stack = Box::into_raw(stack);
+        Ok(Box::into_raw(Box::new(Runner { cord, stack, place, only: null, done: false })))
     }
 
-    /// Ends an idle runner and unmaps its stack.
+    /// Gives a runner and its stack back, with what is suspended there. False if the caller stands on it.
     ///
     /// # Safety
-    /// The runner is idle: suspended in its loop, or not started.
-    unsafe fn retire(this: *mut Self) {
-        // SAFETY: the caller's contract; nobody else knows an idle runner.
+    /// Nobody resumes the runner any more: it is idle or done, or nothing of the cord runs again.
+    unsafe fn discard(this: *mut Self) -> bool {
+        // SAFETY: the caller's contract; a runner's loop has nothing to drop.
         unsafe {
-            (*this).quit = true;
-            (*(*this).stack).resume();
-            Box::from_raw((*this).stack).retire();
-            drop(Box::from_raw(this));
+            let discarded = Box::from_raw((*this).stack).discard();
+            if discarded {
+                drop(Box::from_raw(this));
+            }
+            discarded
         }
     }
 }
@@ -115,23 +109,17 @@ unsafe fn label<B: Body>(cord: *const c_void, buffer: &mut [u8]) -> usize {
     }
 }
 
-/// The loop of a runner. Returns only when the runner is told to quit.
-unsafe fn run_loop<B: Body>(argument: *mut c_void) {
+/// The loop of a runner, which ends only with its stack.
+unsafe extern "C" fn run_loop<B: Body>(argument: *mut c_void) -> ! {
     let me = argument.cast::<Runner<B>>();
     // SAFETY: the runner outlives its loop, the cord its runners. No reference is held across a call into the body.
     unsafe {
         let cord = (*me).cord;
-        if (*me).quit {
-            return;
-        }
         loop {
             let f = Cord::head(cord);
             if (*f).attention & (attention::STACK | attention::MAIN) != 0 {
                 (*cord).returned = true;
-                Stack::suspend((*me).stack);
-                if (*me).quit {
-                    return;
-                }
+                Place::suspend(&raw mut (*me).place, (*cord).home);
                 continue;
             }
             (*cord).ready.pop_front();
@@ -150,24 +138,30 @@ unsafe fn run_loop<B: Body>(argument: *mut c_void) {
 }
 
 /// What runs on the stack of a fiber that chose its size: that fiber alone.
-unsafe fn run_one<B: Body>(argument: *mut c_void) {
+unsafe extern "C" fn run_one<B: Body>(argument: *mut c_void) -> ! {
     let me = argument.cast::<Runner<B>>();
-    // SAFETY: as for `run_loop`; the trampoline made the fiber current and retires the runner once this returns.
+    // SAFETY: as for `run_loop`; whoever started it made the fiber current. The trampoline gives the stack back once it
+    // is left for the last time.
     unsafe {
         let (cord, f) = ((*me).cord, (*me).only);
-        if (*me).quit {
-            return;
-        }
         (*f).attention &= !attention::STACK;
         (*f).runner = std::ptr::null_mut();
-        // The place it was started by did not know yet how to suspend.
-        (*cord).running_at = Place::NOWHERE;
         if B::resume(cord, f) == Outcome::Ended {
             end(cord, f);
         }
         (*me).done = true;
-        (*cord).returned = true;
+        loop {
+            (*cord).returned = true;
+            Place::suspend(&raw mut (*me).place, (*cord).home);
+        }
     }
+}
+
+/// Whether `f`, which may be null, keeps the stack it waits on.
+#[inline(always)]
+unsafe fn is_stuck<B: Body>(f: FiberPtr<B>) -> bool {
+    // SAFETY: null, or a live record.
+    unsafe { !f.is_null() && (*f).attention & attention::STACK != 0 }
 }
 
 #[inline(never)]
@@ -242,17 +236,37 @@ impl<B: Body> Cord<B> {
                 let runner = (*cord).running;
                 (*f).runner = runner;
                 (*f).attention |= attention::STACK;
-                let here = 0_u8;
-                (*f).depth = &raw const here;
-                if !(*cord).running_at.has_run() {
-                    (*cord).running_at = (*(*runner).stack).place();
+                if !stack::DIRECT {
+                    (*f).place = (*(*runner).stack).start();
                 }
-                (*f).place = (*cord).running_at;
-                (*f).place.suspend();
+                let next = (*cord).ready.front();
+                if stack::DIRECT && (*cord).budget > 1 && is_stuck(next) {
+                    (*cord).budget -= 1;
+                    Self::take_stuck(cord, next);
+                    if next != f {
+                        (*next).place.resume(&raw mut (*f).place, (*next).runner.cast());
+                    }
+                } else {
+                    Place::suspend(&raw mut (*f).place, (*cord).home);
+                }
                 (*f).attention &= !attention::STACK;
                 (*f).runner = std::ptr::null_mut();
             }
             B::after_switch(cord, saved);
+        }
+    }
+
+    /// Takes the stuck fiber `f` off the head of the ready queue and makes it the current one: its stack is resumed next.
+    #[inline(always)]
+    unsafe fn take_stuck(cord: *mut Self, f: FiberPtr<B>) {
+        // SAFETY: the caller's contract: `f` is the head.
+        unsafe {
+            (*cord).ready.pop_front();
+            (*cord).current = f;
+            (*f).flags &= !flag::READY;
+            (*f).csw += 1;
+            (*cord).running = (*f).runner;
+            Self::prefetch_stacks(&(*cord).ready);
         }
     }
 
@@ -265,32 +279,24 @@ impl<B: Body> Cord<B> {
             let before = innermost.replace(cord.cast_const().cast());
             loop {
                 let f = Self::head(cord);
-                let seen = (*f).attention;
-                let runner = if seen & (attention::MAIN | attention::STACK) == 0 {
+                if is_stuck(f) {
+                    Self::take_stuck(cord, f);
+                    (*f).place.resume(&raw mut (*cord).home, (*f).runner.cast());
+                } else if (*f).attention & attention::MAIN != 0 {
+                    (*cord).ready.pop_front();
+                    (*f).flags &= !flag::READY;
+                    break;
+                } else {
                     let Some(runner) = (*cord).idle.pop() else { break };
                     (*cord).running = runner;
-                    (*cord).running_at = Place::NOWHERE;
-                    (*(*runner).stack).resume();
-                    runner
-                } else {
-                    (*cord).ready.pop_front();
-                    (*cord).current = f;
-                    (*f).flags &= !flag::READY;
-                    if seen & attention::MAIN != 0 {
-                        break;
-                    }
-                    (*f).csw += 1;
-                    Self::prefetch_stacks(&(*cord).ready);
-                    let runner = (*f).runner;
-                    (*cord).running = runner;
-                    (*cord).running_at = (*f).place;
-                    (*f).place.resume();
-                    runner
-                };
+                    (*runner).place.resume(&raw mut (*cord).home, runner.cast());
+                }
                 if (*cord).returned {
                     (*cord).returned = false;
+                    let runner = (*cord).running;
                     if (*runner).done {
-                        Self::retire_done(cord, runner);
+                        (*cord).stacks -= 1;
+                        Runner::discard(runner);
                     } else {
                         (*cord).idle.push(runner);
                     }
@@ -322,20 +328,10 @@ impl<B: Body> Cord<B> {
             (*cord).stacks += 1;
             (*runner).only = f;
             (*f).runner = runner;
-            (*f).place = (*(*runner).stack).place();
+            (*f).place = (*runner).place;
             (*f).attention |= attention::STACK;
         }
         Ok(())
-    }
-
-    #[cold]
-    unsafe fn retire_done(cord: *mut Self, runner: *mut Runner<B>) {
-        // SAFETY: its entry has returned, and nobody else knows the runner.
-        unsafe {
-            (*cord).stacks -= 1;
-            Box::from_raw((*runner).stack).retire();
-            drop(Box::from_raw(runner));
-        }
     }
 
     /// Hints for the stuck fibers that are resumed soon. Each stands on pages of its own, far from the others', so that
@@ -354,11 +350,8 @@ impl<B: Body> Cord<B> {
         unsafe {
             let later = ready.peek(1);
             if (*later).attention & attention::STACK != 0 {
-                for line in 0..CONTEXT_LINES {
-                    prefetch((*later).place.context().wrapping_add(64 * line));
-                }
                 for line in 0..FRAME_LINES {
-                    prefetch((*later).depth.wrapping_sub(192).wrapping_add(64 * line));
+                    prefetch((*later).place.address().wrapping_add(64 * line));
                 }
             }
             B::prefetch_stuck(ready.peek(0), later);
@@ -372,7 +365,7 @@ impl<B: Body> Cord<B> {
             while (*cord).idle.len() > IDLE_KEPT {
                 if let Some(runner) = (*cord).idle.pop() {
                     (*cord).stacks -= 1;
-                    Runner::retire(runner);
+                    Runner::discard(runner);
                 }
             }
         }
@@ -386,19 +379,14 @@ impl<B: Body> Cord<B> {
     pub unsafe fn discard_stacks(cord: *mut Self) {
         // SAFETY: the caller's contract; a runner is idle or owned by one stuck fiber.
         unsafe {
-            let discard = |runner: *mut Runner<B>| {
-                if Box::from_raw((*runner).stack).discard() {
-                    drop(Box::from_raw(runner));
-                }
-            };
             while let Some(runner) = (&mut (*cord).idle).pop() {
-                discard(runner);
+                Runner::discard(runner);
             }
             let mut i = 0;
             while let Some(f) = (*cord).record(i) {
                 i += 1;
                 if (*f).id != 0 && (*f).attention & attention::STACK != 0 && !(*f).runner.is_null() {
-                    discard(std::mem::replace(&mut (*f).runner, std::ptr::null_mut()));
+                    Runner::discard(std::mem::replace(&mut (*f).runner, std::ptr::null_mut()));
                 }
             }
         }

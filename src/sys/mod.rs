@@ -9,3 +9,6 @@ pub mod poll;
 pub mod resolve;
 pub mod segv;
 pub mod stack;
+#[cfg(all(target_arch = "x86_64", unix, not(cord_generator)))]
+#[allow(unsafe_code)]
+mod switch;

@@ -3,6 +3,7 @@
 //! ```text
 //!   high   +----------------------+ <- page aligned top
 //!          | generator's record   |    (its handle points here)
+//!          | room for its start   |
 //!          | entry, frames ...    |
 //!          |          v           |
 //!          |   untouched pages    |    committed when first touched
@@ -12,21 +13,21 @@
 //!   low    +----------------------+
 //! ```
 //!
-//! A stack is resumed by whoever holds it and suspends itself; both sides run on one OS thread. A suspended stack that
-//! still has foreign frames on it (LuaJIT's) must never be dropped, because `generator` would unwind it with a panic:
-//! [`Stack::retire`] is the one way to give a *finished* stack back.
+//! `generator` maps the stacks. On x86-64 the switch between them is a few instructions in line (`switch.rs`):
+//! `generator`'s own, which other processors use, is a call whose return address stays behind on the processor's
+//! return stack, so that every return after a switch is mispredicted.
+//!
+//! Both sides of a switch run on one OS thread. What is suspended on a stack is never unwound: neither LuaJIT's frames nor
+//! ours have anything to drop, and [`Stack::discard`] unmaps them as they are.
 
 use crate::sys::segv;
-use generator::{Gn, LocalGenerator, Scope};
+use generator::Gn;
 use std::ffi::c_void;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Once;
 
-/// What runs on a stack. It must not unwind, and returns only to retire the stack.
-pub type Entry = unsafe fn(*mut c_void);
-
-type Suspender = Scope<'static, 'static, (), ()>;
+/// What runs on a stack. It must not unwind, and never returns: it suspends itself for the last time.
+pub type Entry = unsafe extern "C" fn(*mut c_void) -> !;
 
 const WORD: usize = size_of::<usize>();
 /// Bytes at the low end that fault: more than the largest single frame LuaJIT makes.
@@ -67,117 +68,181 @@ impl fmt::Display for StackError {
     }
 }
 
-/// A stack known by what a switch needs of it, so that none of our own records must be in the cache for it.
+/// A place on a C stack where code waits to go on: one word, so that a switch needs none of our records.
 #[derive(Clone, Copy)]
-pub struct Place {
-    context: *const u8,
-    suspender: *mut c_void,
-}
+pub struct Place(*mut u8);
+
+/// True where [`Place`] is a stack pointer and a switch goes from any stack to any other; otherwise `generator` switches,
+/// which comes back to whoever resumed. `--cfg cord_generator` chooses that, for its tests.
+pub const DIRECT: bool = cfg!(all(target_arch = "x86_64", unix, not(cord_generator)));
 
 impl Place {
-    /// No stack.
-    pub const NOWHERE: Place = Place { context: std::ptr::null(), suspender: std::ptr::null_mut() };
+    /// No place.
+    pub const NOWHERE: Place = Place(std::ptr::null_mut());
 
-    /// Where `generator` keeps the registers, for prefetching.
+    /// Its address, near which the code's frames are: for prefetching.
     #[inline(always)]
-    pub fn context(&self) -> *const u8 {
-        self.context
+    pub fn address(self) -> *const u8 {
+        self.0
     }
+}
 
-    /// Whether the stack has run, so that [`suspend`](Self::suspend) knows its way back.
-    #[inline(always)]
-    pub fn has_run(&self) -> bool {
-        !self.suspender.is_null()
-    }
+#[cfg(all(target_arch = "x86_64", unix, not(cord_generator)))]
+mod way {
+    use super::{Entry, Gn, Place, WORD};
+    use crate::sys::switch;
+    use std::ffi::c_void;
 
-    /// As [`Stack::resume`].
-    ///
-    /// # Safety
-    /// As for `Stack::resume`; the stack has not been retired.
-    #[inline(always)]
-    pub unsafe fn resume(self) {
-        // SAFETY: the context is the address `into_raw` gave, and the handle made of it here is not dropped.
-        unsafe {
-            let raw = self.context.cast_mut().cast::<usize>();
-            ManuallyDrop::new(LocalGenerator::<'static, (), ()>::from_raw(raw)).resume();
+    /// Bytes below `generator`'s handle that it has written to: what its own first switch would read.
+    const HEADROOM: usize = 1024;
+
+    impl Place {
+        /// Goes on there, and leaves the caller's code at `*from`. A fresh stack's entry gets `argument`.
+        ///
+        /// # Safety
+        /// Code waits there, on a stack of the same OS thread; `from` may be written.
+        #[inline(always)]
+        pub unsafe fn resume(self, from: *mut Place, argument: *mut c_void) {
+            // SAFETY: the caller's contract.
+            unsafe { switch::jump(from.cast(), self.0, argument) };
+        }
+
+        /// Leaves the caller's code at `*here` and goes back to `home`, which resumed this stack.
+        ///
+        /// # Safety
+        /// As for [`resume`](Self::resume). Where `generator` switches, `*here` is the [`start`](super::Stack::start)
+        /// of the caller's stack.
+        #[inline(always)]
+        pub unsafe fn suspend(here: *mut Place, home: Place) {
+            // SAFETY: the caller's contract.
+            unsafe { switch::jump(here.cast(), home.0, std::ptr::null_mut()) };
         }
     }
 
-    /// As [`Stack::suspend`].
-    ///
-    /// # Safety
-    /// The caller runs on this stack.
-    #[inline(always)]
-    pub unsafe fn suspend(self) {
-        // SAFETY: the suspender was set before the stack's entry ran and lives on this very stack.
-        unsafe { (*self.suspender.cast::<Suspender>()).yield_with(()) }
+    pub(super) type Extra = ();
+
+    /// A mapped stack's handle, and its start. `generator` never runs there.
+    pub(super) fn make(bytes: usize, entry: Entry) -> (*mut usize, Place, Extra) {
+        let handle = Gn::<()>::new_scoped_opt_local(bytes / WORD, |_scope| ()).into_raw();
+        let top = (handle as usize - HEADROOM) & !63;
+        // SAFETY: a fresh stack, on which nothing runs; the room below its handle is not used.
+        let start = unsafe { switch::fresh(top as *mut u8, entry) };
+        (handle, Place(start), ())
+    }
+
+    pub(super) fn warm_up() {}
+
+    #[cfg(test)]
+    #[test]
+    fn generator_has_written_nothing_where_the_stack_begins() {
+        let handle = Gn::<()>::new_scoped_opt_local(super::DEFAULT_SIZE / WORD, |_scope| ()).into_raw() as usize;
+        let begin = handle - HEADROOM / 2;
+        // SAFETY: the mapped stack, which is leaked.
+        assert!((begin - 2048..begin).step_by(WORD).all(|at| unsafe { *(at as *const usize) } == 0));
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", unix, not(cord_generator))))]
+mod way {
+    use super::{Entry, Gn, Place, WORD};
+    use generator::{LocalGenerator, Scope};
+    use std::ffi::c_void;
+    use std::mem::ManuallyDrop;
+
+    type Suspender = Scope<'static, 'static, (), ()>;
+
+    /// What a place is the address of.
+    pub(super) struct Bridge {
+        handle: *mut usize,
+        suspender: *mut Suspender,
+        entry: Entry,
+        argument: *mut c_void,
+    }
+
+    impl Place {
+        /// Goes on there. A fresh stack's entry gets `argument`.
+        ///
+        /// # Safety
+        /// Code waits there, on a stack of the same OS thread.
+        pub unsafe fn resume(self, _from: *mut Place, argument: *mut c_void) {
+            // SAFETY: the bridge lives as long as its stack; the handle made anew here is not dropped.
+            unsafe {
+                let bridge = self.0.cast::<Bridge>();
+                (*bridge).argument = argument;
+                ManuallyDrop::new(LocalGenerator::<'static, (), ()>::from_raw((*bridge).handle)).resume();
+            }
+        }
+
+        /// Goes back to whoever resumed this stack.
+        ///
+        /// # Safety
+        /// `*here` is the [`start`](super::Stack::start) of the caller's stack.
+        pub unsafe fn suspend(here: *mut Place, _home: Place) {
+            // SAFETY: the suspender was set before the stack's entry ran and lives on this very stack.
+            unsafe { (*(*(*here).0.cast::<Bridge>()).suspender).yield_with(()) };
+        }
+    }
+
+    pub(super) type Extra = Box<Bridge>;
+
+    pub(super) fn make(bytes: usize, entry: Entry) -> (*mut usize, Place, Extra) {
+        let null = std::ptr::null_mut();
+        let mut bridge = Box::new(Bridge { handle: null, suspender: null.cast(), entry, argument: null.cast() });
+        let to = &raw mut *bridge;
+        let generator = Gn::<()>::new_scoped_opt_local(bytes / WORD, move |scope: Scope<'_, '_, (), ()>| {
+            // SAFETY: the scope outlives every suspension, since this closure's frame is the stack's lowest; the
+            // lifetimes only name that frame. The bridge lives as long as the stack.
+            unsafe {
+                let mut scope = std::mem::transmute::<Scope<'_, '_, (), ()>, Suspender>(scope);
+                (*to).suspender = &raw mut scope;
+                ((*to).entry)((*to).argument);
+            }
+        });
+        bridge.handle = generator.into_raw();
+        (bridge.handle, Place(to.cast()), bridge)
+    }
+
+    /// `generator` installs a fault handler when it first runs something.
+    pub(super) fn warm_up() {
+        Gn::<()>::new_scoped_local(|_scope| ()).resume();
     }
 }
 
 /// One C stack and the code suspended on it.
 pub struct Stack {
-    generator: Option<LocalGenerator<'static, (), ()>>,
-    suspender: *mut Suspender,
-    context: *const u8,
+    start: Place,
     top: usize,
     bytes: usize,
     guard: *const segv::Guard,
-    sentinel: [usize; SENTINEL],
+    _extra: way::Extra,
 }
 
-/// Words at the low end that `generator` writes when it makes a stack and looks at when it drops one: their absence
-/// would mean an overflow to it.
-const SENTINEL: usize = 8;
-
 impl Stack {
-    /// Maps a stack of `bytes` (rounded up to pages) whose first [`resume`](Self::resume) calls `entry(argument)`.
-    /// `whose` tells the overflow message which fiber runs on it.
+    /// Maps a stack of `bytes` (rounded up to pages) on which the first [`Place::resume`] of its [`start`](Self::start)
+    /// calls `entry` with that call's argument. `whose` tells the overflow message which fiber runs on it.
     ///
     /// # Errors
     /// [`StackError`]: nothing was kept.
-    pub fn new(bytes: usize, entry: Entry, argument: *mut c_void, whose: segv::Whose) -> Result<Box<Self>, StackError> {
+    pub fn new(bytes: usize, entry: Entry, whose: segv::Whose) -> Result<Box<Self>, StackError> {
         let page = page_size();
         let bytes = bytes.max(MIN_SIZE).next_multiple_of(page) + GUARD;
         probe(bytes + 2 * page + RESERVE)?;
-        let mut stack = Box::new(Stack {
-            generator: None,
-            suspender: std::ptr::null_mut(),
-            context: std::ptr::null(),
-            top: 0,
-            bytes,
-            guard: std::ptr::null(),
-            sentinel: [0; SENTINEL],
-        });
-        let me = &raw mut *stack as usize;
-        let argument = argument as usize;
-        warm_up();
-        let generator = Gn::<()>::new_scoped_opt_local(bytes / WORD, move |scope: Scope<'_, '_, (), ()>| {
-            // SAFETY: the scope outlives every suspension, since this closure's frame is the stack's lowest; the
-            // lifetimes only name that frame. `me` is the boxed stack, alive as long as its generator.
-            unsafe {
-                let mut scope = std::mem::transmute::<Scope<'_, '_, (), ()>, Suspender>(scope);
-                (*(me as *mut Stack)).suspender = &raw mut scope;
-                entry(argument as *mut c_void);
-            }
-        });
-        stack.protect(generator, page, whose);
+        prepare();
+        // The handle is an address on the stack itself, within its highest page.
+        let (handle, start, extra) = way::make(bytes, entry);
+        let top = (handle as usize).next_multiple_of(page);
+        let mut stack = Box::new(Stack { start, top, bytes, guard: std::ptr::null(), _extra: extra });
+        stack.protect(page, whose);
         Ok(stack)
     }
 
     /// Widens the guard and makes it known to the fault handler.
-    fn protect(&mut self, generator: LocalGenerator<'static, (), ()>, page: usize, whose: segv::Whose) {
-        // The handle is an address on the stack itself, within its highest page.
-        let raw = generator.into_raw();
-        self.context = raw.cast_const().cast();
-        self.top = (raw as usize).next_multiple_of(page);
-        // SAFETY: `raw` came from `into_raw` on the line above and is turned back once.
-        self.generator = Some(unsafe { LocalGenerator::from_raw(raw) });
+    fn protect(&mut self, page: usize, whose: segv::Whose) {
         let low = self.low();
         // SAFETY: [low - page, low + GUARD) is the guard and the unused low end of the mapping `generator` just made for
         // this stack; nothing points there. One fresh mapping takes their place, instead of two that the kernel would
-        // not merge, since one was touched (the sentinel, which `retire` writes again): a stack is two mappings.
+        // not merge, since one was touched: a stack is two mappings.
         unsafe {
-            self.sentinel = *(low as *const [usize; SENTINEL]);
             libc::mmap(
                 (low - page) as *mut c_void,
                 GUARD + page,
@@ -195,68 +260,27 @@ impl Stack {
         (self.top - self.bytes) & !(page_size() - 1)
     }
 
-    /// Runs the stack until it suspends itself or its entry returns.
-    ///
-    /// # Safety
-    /// The caller runs on another stack of the same OS thread that made this one; the stack is suspended.
+    /// Where its entry waits to be started.
     #[inline(always)]
-    pub unsafe fn resume(&mut self) {
-        if let Some(generator) = &mut self.generator {
-            generator.resume();
-        }
+    pub fn start(&self) -> Place {
+        self.start
     }
 
-    /// Gives control back to whoever resumed this stack; returns when it is resumed again.
-    ///
-    /// # Safety
-    /// `this` is the stack the caller runs on.
-    #[inline(always)]
-    pub unsafe fn suspend(this: *mut Stack) {
-        // SAFETY: the suspender was set before `entry` ran and lives on this very stack.
-        unsafe { (*(*this).suspender).yield_with(()) }
-    }
-
-    /// The addresses a switch needs. Once the stack has run they never change; before, there is no way back in them yet.
-    #[inline(always)]
-    pub fn place(&self) -> Place {
-        Place { context: self.context, suspender: self.suspender.cast() }
-    }
-
-    /// Unmaps a stack whose entry has returned.
-    #[allow(clippy::boxed_local)] // the box is the address its own code knows it by
-    pub fn retire(mut self: Box<Self>) {
-        if let Some(generator) = self.generator.take() {
-            if !generator.is_done() {
-                std::mem::forget(generator);
-                return;
-            }
-            // SAFETY: the guard is this stack's own, and the range the low end of its mapping.
-            unsafe {
-                segv::remove(self.guard);
-                libc::mprotect(self.low() as *mut c_void, GUARD, libc::PROT_READ | libc::PROT_WRITE);
-                *(self.low() as *mut [usize; SENTINEL]) = self.sentinel;
-            }
-            drop(generator);
-        }
-    }
-}
-
-impl Stack {
-    /// Unmaps a stack and whatever is suspended on it, none of which runs again. False, and nothing has changed, if the
-    /// caller stands on it.
+    /// Unmaps the stack and whatever is suspended on it, none of which runs again. False, and nothing has changed, if
+    /// the caller stands on it.
     ///
     /// # Safety
     /// Nobody resumes the stack any more or reads what is on it, and nothing there waits to be dropped.
-    #[allow(clippy::boxed_local)] // as for `retire`
-    pub unsafe fn discard(mut self: Box<Self>) -> bool {
+    #[allow(clippy::boxed_local)] // it is gone with the stack
+    pub unsafe fn discard(self: Box<Self>) -> bool {
         let here = 0_u8;
         let (low, page) = (self.low(), page_size());
         if (low..self.top).contains(&(&raw const here as usize)) {
             std::mem::forget(self);
             return false;
         }
-        std::mem::forget(self.generator.take());
         // SAFETY: the caller's contract; the range is the whole mapping that was made for this stack, guard included.
+        // `generator` keeps nothing elsewhere: its record and its closure are on the stack.
         unsafe {
             segv::remove(self.guard);
             libc::munmap((low - page) as *mut c_void, self.top - low + page);
@@ -277,12 +301,13 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Lets `generator` install its fault handler, which it does when it first runs something, so that ours comes on top.
-fn warm_up() {
+/// Remembers the fault handlers that were there first. Where `generator` switches, it installs one of its own when it
+/// first runs something: that is done here, so that ours comes on top.
+fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         segv::before_generator();
-        Gn::<()>::new_scoped_local(|_scope: Scope<'_, '_, (), ()>| ()).resume();
+        way::warm_up();
     });
 }
 
@@ -328,17 +353,18 @@ mod tests {
     use super::*;
 
     struct Count {
-        stack: *mut Stack,
         n: usize,
+        here: Place,
+        home: Place,
     }
 
-    unsafe fn count(argument: *mut c_void) {
+    unsafe extern "C" fn count(argument: *mut c_void) -> ! {
         let this = argument.cast::<Count>();
-        // SAFETY: the test keeps the record alive; the stack pointer is set before the first resume.
+        // SAFETY: the test keeps the record alive.
         unsafe {
-            for _ in 0..3 {
+            loop {
                 (*this).n += 1;
-                Stack::suspend((*this).stack);
+                Place::suspend(&raw mut (*this).here, (*this).home);
             }
         }
     }
@@ -348,41 +374,72 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_stack_is_discarded_with_what_stands_on_it() {
-        let mut record = Count { stack: std::ptr::null_mut(), n: 0 };
-        let made = Stack::new(DEFAULT_SIZE, count, (&raw mut record).cast(), nobody());
-        let Ok(mut stack) = made else { panic!("no stack") };
-        record.stack = &raw mut *stack;
-        // SAFETY: made on this thread, suspended; its frames have nothing to drop, and it is not resumed again.
-        unsafe {
-            stack.resume();
-            let page = stack.low() as *mut c_void;
-            assert!(stack.discard());
-            assert_eq!(libc::msync(page, page_size(), libc::MS_ASYNC), -1);
-            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM));
-        }
-        assert_eq!(record.n, 1);
-    }
-
-    #[test]
-    fn a_stack_runs_until_it_suspends_and_retires_when_its_entry_returned() {
-        let mut record = Count { stack: std::ptr::null_mut(), n: 0 };
-        let made = Stack::new(DEFAULT_SIZE, count, (&raw mut record).cast(), nobody());
-        let Ok(mut stack) = made else { panic!("no stack") };
-        record.stack = &raw mut *stack;
+    fn a_stack_runs_until_it_suspends_itself_and_is_discarded_with_what_stands_on_it() {
+        let Ok(stack) = Stack::new(DEFAULT_SIZE, count, nobody()) else { panic!("no stack") };
+        let mut record = Count { n: 0, here: stack.start(), home: Place::NOWHERE };
+        let this = &raw mut record;
         for expected in 1..=3 {
             // SAFETY: made on this thread, suspended.
-            unsafe { stack.resume() };
+            unsafe { (*this).here.resume(&raw mut (*this).home, this.cast()) };
             assert_eq!(record.n, expected);
         }
-        // SAFETY: as above; the entry returns now.
-        unsafe { stack.resume() };
-        stack.retire();
+        let page = stack.low() as *mut c_void;
+        // SAFETY: its frames have nothing to drop, and it is not resumed again.
+        assert!(unsafe { stack.discard() });
+        // SAFETY: msync of an unmapped page only fails.
+        assert_eq!(unsafe { libc::msync(page, page_size(), libc::MS_ASYNC) }, -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM));
+    }
+
+    /// Registers that a function must keep, and floating point in between.
+    #[test]
+    fn many_stacks_in_turn_keep_their_values() {
+        struct Sum {
+            seed: f64,
+            total: f64,
+            here: Place,
+            home: Place,
+        }
+        unsafe extern "C" fn add(argument: *mut c_void) -> ! {
+            let this = argument.cast::<Sum>();
+            // SAFETY: the test keeps the record alive.
+            unsafe {
+                let (mut a, mut b, mut c) = ((*this).seed, 1_u64, [0_u64; 6]);
+                loop {
+                    a += 0.5;
+                    b = b.wrapping_mul(3);
+                    for (i, slot) in c.iter_mut().enumerate() {
+                        *slot = slot.wrapping_add(b ^ i as u64);
+                    }
+                    (*this).total = a + (b & 1) as f64 + (c.iter().fold(0, |x, y| x ^ y) >> 63) as f64 * 0.0;
+                    Place::suspend(&raw mut (*this).here, (*this).home);
+                }
+            }
+        }
+        let mut sums: Vec<(Sum, Box<Stack>)> = (0..50)
+            .filter_map(|i| {
+                let stack = Stack::new(MIN_SIZE, add, nobody()).ok()?;
+                Some((Sum { seed: f64::from(i), total: 0.0, here: stack.start(), home: Place::NOWHERE }, stack))
+            })
+            .collect();
+        assert_eq!(sums.len(), 50);
+        for turn in 1..=20_u32 {
+            for (i, (sum, _)) in sums.iter_mut().enumerate() {
+                let this = &raw mut *sum;
+                // SAFETY: as above.
+                unsafe { (*this).here.resume(&raw mut (*this).home, this.cast()) };
+                assert_eq!(sum.total, i as f64 + 0.5 * f64::from(turn) + 1.0);
+            }
+        }
+        for (_, stack) in sums {
+            // SAFETY: as above.
+            assert!(unsafe { stack.discard() });
+        }
     }
 
     #[test]
     fn an_impossible_size_is_an_error_and_not_a_panic() {
-        let made = Stack::new(1 << 52, count, std::ptr::null_mut(), nobody());
+        let made = Stack::new(1 << 52, count, nobody());
         assert!(matches!(made.map(|_| ()), Err(StackError::NoMemory(_))));
     }
 }
