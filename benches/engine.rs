@@ -73,6 +73,19 @@ fn update(engine: &mut Engine, id: u32, out: &mut Vec<u8>) {
     engine.execute(&update, None, out).expect("a valid statement");
 }
 
+fn upsert(engine: &mut Engine, id: u32, out: &mut Vec<u8>) {
+    let mut row = Vec::with_capacity(32);
+    tuple(id, &mut row);
+    let upsert = Statement::Upsert { space: SPACE, tuple: &row, ops: b"\x91\x93\xa1+\x03\x01", base: 1 };
+    engine.execute(&upsert, None, out).expect("a valid statement");
+}
+
+fn assign(engine: &mut Engine, id: u32, out: &mut Vec<u8>) {
+    let ops = b"\x92\x93\xa1=\x02\xa3bar\x93\xa1=\x03\xcd\x12\x34";
+    let update = Statement::Update { space: SPACE, index: PRIMARY, key: &key(id), ops, base: 1 };
+    engine.execute(&update, None, out).expect("a valid statement");
+}
+
 fn delete(engine: &mut Engine, id: u32, out: &mut Vec<u8>) {
     engine.execute(&Statement::Delete { space: SPACE, index: PRIMARY, key: &key(id) }, None, out).expect("valid");
 }
@@ -98,6 +111,8 @@ fn round() -> Vec<(&'static str, f64)> {
         ("REPLACE, present", pass(&mut engine, replace)),
         ("SELECT by primary key", pass(&mut engine, one)),
         ("UPDATE +1", pass(&mut engine, update)),
+        ("UPDATE, two assignments", pass(&mut engine, assign)),
+        ("UPSERT +1, present", pass(&mut engine, upsert)),
         ("SELECT of 1000, a tuple", many(&mut engine)),
     ];
     let parts = vec![PartOptions::new(2, "string"), PartOptions::new(3, "unsigned")];

@@ -392,7 +392,8 @@ fn answers_as_tarantool_does() {
     let mut engine = Engine::new();
     create(&mut engine, &mut oracle);
     let rounds: u64 = std::env::var("DIFFERENTIAL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
-    let mut random = Random(0x00c0_ffee);
+    let seed = std::env::var("DIFFERENTIAL_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0x00c0_ffee);
+    let mut random = Random(seed);
     let (mut successes, mut skipped) = (0, 0);
     for round in 0..rounds {
         let (kind, body) = request(&mut random);

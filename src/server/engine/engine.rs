@@ -5,7 +5,7 @@
 use super::error::{self, BoxError, Field, Result};
 use super::key::Key;
 use super::query::{After, IteratorType, Plan};
-use super::space::{Change, Conflict, Space, Tuple, View};
+use super::space::{Change, Conflict, Index, Space, Tuple, View};
 use super::txn::{Txn, TxnId};
 use super::update::{Mode, Operations, too_large};
 use crate::iproto::constants::{ext, key};
@@ -132,6 +132,8 @@ pub struct Engine {
     pub(super) used: usize,
     txns: HashMap<TxnId, Txn>,
     last_txn: u64,
+    /// Where changed tuples are put together.
+    scratch: Vec<u8>,
 }
 
 /// A scan that goes on with each call, whatever was changed in between.
@@ -182,12 +184,19 @@ impl<'a> ResponseBody<'a> {
         self.out.extend_from_slice(tuple);
     }
 
-    fn finish(self, space: &Space, position: Option<&str>) {
+    /// Writes how many tuples there are.
+    fn count(&mut self) {
+        if let Some(count) = self.out.get_mut(self.start + 3..self.start + 7) {
+            count.copy_from_slice(&self.count.to_be_bytes());
+        }
+    }
+
+    fn finish(mut self, space: &Space, position: Option<&str>) {
+        self.count();
         let out = self.out;
         let keys = 1 + u8::from(position.is_some()) + u8::from(self.form == Form::Formatted);
-        if let Some([map, _, _, count @ ..]) = out.get_mut(self.start..self.start + 7) {
+        if let Some(map) = out.get_mut(self.start) {
             *map = 0x80 | keys;
-            count.copy_from_slice(&self.count.to_be_bytes());
         }
         if let Some(position) = position {
             out.push(key::POSITION);
@@ -224,6 +233,7 @@ impl Engine {
             used: 0,
             txns: HashMap::new(),
             last_txn: 0,
+            scratch: Vec::new(),
         };
         engine.create_system_spaces();
         engine
@@ -286,6 +296,14 @@ impl Engine {
             }
         };
         let mut body = ResponseBody::begin(form, out);
+        if form == Form::Plain {
+            if let Some(tuple) = tuple {
+                body.count = 1;
+                body.out.extend_from_slice(&tuple);
+            }
+            body.count();
+            return Ok(());
+        }
         let space = self.space(statement.space())?;
         if let Some(tuple) = tuple {
             body.push(space, &tuple);
@@ -518,6 +536,12 @@ impl Engine {
         conflict: Conflict,
         txn: Option<TxnId>,
     ) -> Result<Tuple> {
+        if conflict == Conflict::Replace
+            && self.txns.is_empty()
+            && let Some(new) = self.replace_in_place(space, tuple)
+        {
+            return Ok(new);
+        }
         let view = self.view_to_write(space, txn)?;
         view.space.index_by_id(0)?;
         view.space.format.validate(tuple).map_err(|error| view.space.label(error))?;
@@ -532,6 +556,22 @@ impl Engine {
         self.track(txn, id, &decisive);
         self.make(id, &change?, txn)?;
         Ok(new)
+    }
+
+    /// As [`Engine::update_in_place`], for a REPLACE in a space with more than one index.
+    #[inline]
+    fn replace_in_place(&mut self, space: SpaceRef<'_>, tuple: &[u8]) -> Option<Tuple> {
+        let (limits, used) = (self.limits, self.used);
+        let space = self.space_to_change(space).filter(|space| space.indexes.len() > 1)?;
+        let (primary, others) = space.indexes.split_first_mut()?;
+        if primary.id != 0 || tuple.len() > limits.tuple || !space.format.is_valid(tuple) {
+            return None;
+        }
+        let key = primary.key.of_tuple(tuple)?;
+        let slot = primary.tree.get_mut(&key)?;
+        let (new, old) = change_in_place(slot, others, tuple, limits.memory.saturating_sub(used))?;
+        self.used = (used + new.len()).saturating_sub(old);
+        Some(new)
     }
 
     /// Replaces where no other index can object and no transaction looks on: one walk down the tree.
@@ -557,6 +597,14 @@ impl Engine {
         txn: Option<TxnId>,
     ) -> Result<Option<Tuple>> {
         self.check_write(txn)?;
+        if self.txns.is_empty() && index == IndexRef::Id(0) {
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let done = self.update_in_place(space, key, ops, base, &mut scratch);
+            self.scratch = scratch;
+            if done.is_some() {
+                return Ok(done);
+            }
+        }
         let view = self.view_to_write(space, txn)?;
         let position = find_index(view.space, index)?;
         let key = view.exact_key(position, key)?;
@@ -581,6 +629,48 @@ impl Engine {
         Ok(Some(new))
     }
 
+    /// Changes a tuple where no transaction looks on and nothing objects: the usual case, with one walk down the tree. Nothing
+    /// was done, and nothing is said of why, where it is not that.
+    #[inline]
+    fn update_in_place(
+        &mut self,
+        space: SpaceRef<'_>,
+        key: &[u8],
+        ops: &[u8],
+        base: u64,
+        scratch: &mut Vec<u8>,
+    ) -> Option<Tuple> {
+        let (limits, used) = (self.limits, self.used);
+        let space = self.space_to_change(space)?;
+        let format = &space.format;
+        let (primary, others) = space.indexes.split_first_mut()?;
+        if primary.id != 0 {
+            return None;
+        }
+        let key = primary.key.of_usual_key(key)?;
+        let slot = primary.tree.get_mut(&key)?;
+        let ops = Operations::decode(ops, base, format).ok()?;
+        scratch.clear();
+        let fits = ops.apply_in_one_pass(slot, format, limits.tuple, scratch)
+            && format.is_valid(scratch)
+            && primary.key.of_tuple(scratch).as_ref() == Some(&key);
+        if !fits {
+            return None;
+        }
+        let new = change_in_place(slot, others, scratch, limits.memory.saturating_sub(used))?;
+        self.used = (used + new.0.len()).saturating_sub(new.1);
+        Some(new.0)
+    }
+
+    /// The space, unless it is the system's or not there.
+    fn space_to_change(&mut self, space: SpaceRef<'_>) -> Option<&mut Space> {
+        let id = match space {
+            SpaceRef::Id(id) => id,
+            SpaceRef::Name(name) => *self.names.get(name)?,
+        };
+        self.spaces.get_mut(&id).filter(|space| !space.is_system())
+    }
+
     /// Adds a tuple if its primary key is free, else changes the tuple that has it; operations that do not fit that
     /// tuple are left out.
     ///
@@ -595,6 +685,14 @@ impl Engine {
         txn: Option<TxnId>,
     ) -> Result<()> {
         self.check_write(txn)?;
+        if self.txns.is_empty() {
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let done = self.upsert_in_place(space, tuple, ops, base, &mut scratch);
+            self.scratch = scratch;
+            if done.is_some() {
+                return Ok(());
+            }
+        }
         let view = self.view_to_write(space, txn)?;
         let space = view.space;
         let label = |error| space.label(error);
@@ -623,6 +721,41 @@ impl Engine {
         let change = view.plan(old.as_ref(), new, Conflict::Replace, note(&mut decisive, txn));
         self.track(txn, id, &decisive);
         self.make(id, &change?, txn)
+    }
+
+    /// As [`Engine::update_in_place`], for the tuple that an UPSERT finds.
+    #[inline]
+    fn upsert_in_place(
+        &mut self,
+        space: SpaceRef<'_>,
+        tuple: &[u8],
+        ops: &[u8],
+        base: u64,
+        scratch: &mut Vec<u8>,
+    ) -> Option<()> {
+        let (limits, used) = (self.limits, self.used);
+        let space = self.space_to_change(space)?;
+        let format = &space.format;
+        if !format.is_valid(tuple) {
+            return None;
+        }
+        let (primary, others) = space.indexes.split_first_mut()?;
+        if primary.id != 0 {
+            return None;
+        }
+        let key = primary.key.of_tuple(tuple)?;
+        let slot = primary.tree.get_mut(&key)?;
+        let ops = Operations::decode(ops, base, format).ok()?;
+        scratch.clear();
+        let fits = ops.apply_in_one_pass(slot, format, limits.tuple, scratch)
+            && format.is_valid(scratch)
+            && primary.key.of_tuple(scratch).as_ref() == Some(&key);
+        if !fits {
+            return None;
+        }
+        let new = change_in_place(slot, others, scratch, limits.memory.saturating_sub(used))?;
+        self.used = (used + new.0.len()).saturating_sub(new.1);
+        Some(())
     }
 
     /// Removes the tuple of a whole key of a unique index, and returns it.
@@ -796,6 +929,39 @@ impl Engine {
         }
         txn.track_range(space, position, range);
     }
+}
+
+/// Puts `bytes`, which have its primary key, into the place of a tuple if they fit the memory there is and what the other
+/// indexes hold. Gives the new tuple and the size of the old one.
+#[inline]
+fn change_in_place(slot: &mut Tuple, others: &mut [Index], bytes: &[u8], memory: usize) -> Option<(Tuple, usize)> {
+    if bytes.len() > memory {
+        return None;
+    }
+    let mut keys: SmallVec<[(Option<Key>, Option<Key>); 2]> = SmallVec::new();
+    for index in others.iter() {
+        let (old, new) = (index.key.of_tuple(slot), index.key.of_tuple(bytes));
+        if old != new && new.as_ref().is_some_and(|key| index.tree.contains_key(key)) {
+            return None;
+        }
+        keys.push((old, new));
+    }
+    let new = Tuple::from(bytes);
+    for (index, keys) in others.iter_mut().zip(keys) {
+        match keys {
+            (Some(old), Some(key)) if old == key => {
+                if let Some(other) = index.tree.get_mut(&key) {
+                    *other = new.clone();
+                }
+            }
+            (old, key) => {
+                old.map(|old| index.tree.remove(&old));
+                key.map(|key| index.tree.insert(key, new.clone()));
+            }
+        }
+    }
+    let old = std::mem::replace(slot, new.clone());
+    Some((new, old.len()))
 }
 
 /// Collects the keys that decide a statement, for the transaction that must notice when they change.

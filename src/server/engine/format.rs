@@ -171,6 +171,12 @@ impl Format {
         if rest.is_empty() { Ok(()) } else { Err(broken()) }
     }
 
+    /// As [`Format::validate`], without saying what is wrong.
+    #[inline]
+    pub(crate) fn is_valid(&self, tuple: &[u8]) -> bool {
+        self.validate(tuple).is_ok()
+    }
+
     #[inline]
     fn check_field(&self, number: usize, check: &Check, rest: &[u8], tuple: &[u8]) -> Result<usize> {
         let (value, _) = mp::read(rest).ok_or_else(broken)?;

@@ -350,6 +350,27 @@ impl KeyDef {
         key
     }
 
+    /// The key that a search key of all own parts stands for, when its values are plain ones of the right types; nothing
+    /// where there is more to check, or an error to find.
+    #[inline]
+    pub(crate) fn of_usual_key(&self, key: &[u8]) -> Option<Key> {
+        let (count, mut rest) = mp::array(key)?;
+        if count as usize != self.own {
+            return None;
+        }
+        let mut encoded = KeyBytes::new();
+        for part in self.own_parts() {
+            let (value, len) = mp::read(rest)?;
+            let is_plain = matches!(value, Value::Uint(_) | Value::Int(_) | Value::Str(_) | Value::F64(_));
+            if !is_plain || !part.kind.admits(&value) || part.kind.range().is_some() {
+                return None;
+            }
+            part.encode(value, &mut encoded);
+            rest = rest.get(len..)?;
+        }
+        rest.is_empty().then(|| encoded.into())
+    }
+
     /// Checks the values of a search key against the first parts.
     pub(crate) fn check_key(&self, count: u32, mut values: &[u8], allow_null: bool) -> Result<()> {
         for (number, part) in self.all.iter().take(count as usize).enumerate() {

@@ -47,6 +47,22 @@ pub(crate) const EXT_INTERVAL: i8 = 6;
 /// The first value of `data` and the length of what was read (of an array or a map: its header).
 #[inline]
 pub(crate) fn read(data: &[u8]) -> Option<(Value<'_>, usize)> {
+    // What most values begin with is read at once, the others through the reader.
+    match *data.first()? {
+        byte @ 0..=0x7f => Some((Value::Uint(byte.into()), 1)),
+        byte @ 0xa0..=0xbf => {
+            let end = 1 + usize::from(byte & 0x1f);
+            Some((Value::Str(data.get(1..end)?), end))
+        }
+        byte @ 0x90..=0x9f => Some((Value::Array((byte & 0x0f).into()), 1)),
+        0xcc => Some((Value::Uint((*data.get(1)?).into()), 2)),
+        0xcd => Some((Value::Uint(u16::from_be_bytes(*data.get(1..)?.first_chunk()?).into()), 3)),
+        0xce => Some((Value::Uint(u32::from_be_bytes(*data.get(1..)?.first_chunk()?).into()), 5)),
+        _ => read_other(data),
+    }
+}
+
+fn read_other(data: &[u8]) -> Option<(Value<'_>, usize)> {
     let mut reader = Reader::new(data);
     let value = match reader.peek().ok()? {
         Family::Nil => reader.read_nil().map(|()| Value::Nil),
@@ -67,6 +83,19 @@ pub(crate) fn read(data: &[u8]) -> Option<(Value<'_>, usize)> {
 /// The length of the first value of `data` with all it contains, or nothing when it is not whole and valid.
 #[inline]
 pub(crate) fn skip(data: &[u8]) -> Option<usize> {
+    let whole = match *data.first()? {
+        0..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => return Some(1),
+        byte @ 0xa0..=0xbf => 1 + usize::from(byte & 0x1f),
+        0xcc | 0xd0 => 2,
+        0xcd | 0xd1 => 3,
+        0xca | 0xce | 0xd2 => 5,
+        0xcb | 0xcf | 0xd3 => 9,
+        _ => return skip_other(data),
+    };
+    (whole <= data.len()).then_some(whole)
+}
+
+fn skip_other(data: &[u8]) -> Option<usize> {
     let mut reader = Reader::new(data);
     reader.skip().ok()?;
     Some(reader.position())
@@ -131,6 +160,19 @@ mod tests {
             assert_eq!(skip(&data[..cut]), None, "{cut}");
         }
         assert_eq!(skip(&[0xc1]), None);
+    }
+
+    #[test]
+    fn the_short_ways_agree_with_the_reader() {
+        let tails: [&[u8]; 4] = [&[], &[1], &[0xff; 4], &[0x92; 40]];
+        for first in 0..=255_u8 {
+            for tail in tails {
+                let data = [&[first][..], tail].concat();
+                // Not by value: there are NaNs among them.
+                assert_eq!(format!("{:?}", read(&data)), format!("{:?}", read_other(&data)), "{data:x?}");
+                assert_eq!(skip(&data), skip_other(&data), "{data:x?}");
+            }
+        }
     }
 
     #[test]

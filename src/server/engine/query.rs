@@ -106,6 +106,14 @@ pub(crate) struct Plan {
     pub(crate) point: Option<Key>,
 }
 
+impl Plan {
+    /// The scan of one whole key of a unique index.
+    fn of_point(key: Key) -> Self {
+        let bound = Bound::Included(key.clone());
+        Plan { range: Range { from: bound.clone(), to: bound }, reverse: false, point: Some(key) }
+    }
+}
+
 /// Splits a key, a MessagePack array, into its number of parts and their bytes.
 pub(crate) fn key_parts(key: &[u8]) -> Result<(u32, &[u8])> {
     let not_array = || BoxError::client(error::TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array");
@@ -143,6 +151,14 @@ impl View<'_> {
         after: Option<After<'_>>,
     ) -> Result<Plan> {
         let index = self.index(position)?;
+        if iterator == IteratorType::Eq
+            && after.is_none()
+            && index.unique
+            && let Some(key) = index.key.of_usual_key(key)
+            && !index.key.has_nullable()
+        {
+            return Ok(Plan::of_point(key));
+        }
         let (count, values) = key_parts(key)?;
         self.check_iterator(index, iterator, count)?;
         let wrong_key = |error: BoxError| self.space.label_index(position, error).with("key", Field::Raw(key));
@@ -220,8 +236,16 @@ impl View<'_> {
     }
 
     /// The key of GET, DELETE and UPDATE: whole, of a unique index, without null.
+    #[inline]
     pub(crate) fn exact_key(&self, position: usize, key: &[u8]) -> Result<Key> {
         let index = self.index(position)?;
+        match index.key.of_usual_key(key) {
+            Some(key) if index.unique => Ok(key),
+            _ => self.exact_key_checked(position, index, key),
+        }
+    }
+
+    fn exact_key_checked(&self, position: usize, index: &Index, key: &[u8]) -> Result<Key> {
         let (count, values) = key_parts(key)?;
         if !index.unique {
             let message = "Get() doesn't support partial keys and non-unique indexes";

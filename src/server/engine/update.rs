@@ -10,6 +10,7 @@ use super::nested::{self, Lost, Place, Token};
 use super::number::Decimal;
 use super::types::FieldType;
 use crate::iproto::mp as put;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 
 /// Most operations in one request.
@@ -27,7 +28,7 @@ pub(crate) enum Mode {
 /// The operations of a request, decoded and checked as far as that is possible without a tuple.
 pub(crate) struct Operations<'a> {
     raw: &'a [u8],
-    list: Vec<Operation<'a>>,
+    list: SmallVec<[Operation<'a>; 2]>,
 }
 
 struct Operation<'a> {
@@ -142,7 +143,7 @@ impl<'a> Operations<'a> {
             .map_err(|error| if error.kind == "ClientError" { error.with("ops", Field::Raw(raw)) } else { error })
     }
 
-    fn decode_list(raw: &'a [u8], base: u64, format: &Format) -> Result<Vec<Operation<'a>>> {
+    fn decode_list(raw: &'a [u8], base: u64, format: &Format) -> Result<SmallVec<[Operation<'a>; 2]>> {
         if mp::skip(raw) != Some(raw.len()) {
             return Err(BoxError::msgpack("packet body"));
         }
@@ -153,6 +154,43 @@ impl<'a> Operations<'a> {
             return Err(BoxError::illegal("too many operations for update"));
         }
         (1..=count).map(|number| Operation::decode(&mut rest, number, base, format)).collect()
+    }
+
+    /// Appends the tuple after all operations to `out`, in one pass over its fields: where each operation assigns to a field
+    /// that is there, or computes it, and the fields follow each other. False, and `out` is useless: where anything is
+    /// unusual, and in every error, which [`Operations::apply`] then finds anew.
+    pub(crate) fn apply_in_one_pass(&self, tuple: &[u8], format: &Format, limit: usize, out: &mut Vec<u8>) -> bool {
+        self.one_pass(tuple, format, out).is_some() && out.len() <= limit
+    }
+
+    fn one_pass(&self, tuple: &[u8], format: &Format, out: &mut Vec<u8>) -> Option<()> {
+        let (count, mut rest) = mp::array(tuple)?;
+        let header = tuple.len() - rest.len();
+        out.extend_from_slice(tuple.get(..header)?);
+        // The first field that was not passed, and the bytes that were not copied.
+        let (mut next, mut copied) = (0, rest);
+        for operation in &self.list {
+            let field = operation.field;
+            if field < next || field >= i64::from(count) || !operation.path.is_empty() {
+                return None;
+            }
+            while next < field {
+                rest = rest.get(mp::skip(rest)?..)?;
+                next += 1;
+            }
+            let old = rest.get(..mp::skip(rest)?)?;
+            out.extend_from_slice(copied.get(..copied.len() - rest.len())?);
+            match &operation.argument {
+                Argument::Value(raw) if operation.code == '=' => out.extend_from_slice(raw),
+                Argument::Value(_) | Argument::Count(_) => return None,
+                _ => operation.compute(Scalar::read(old)).ok()?.store(format.kind_of(field as usize), out),
+            }
+            rest = rest.get(old.len()..)?;
+            copied = rest;
+            next += 1;
+        }
+        out.extend_from_slice(copied);
+        Some(())
     }
 
     /// The tuple after all operations; it is not yet checked against the format, and at most `limit` bytes long.
@@ -341,7 +379,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    fn compute(&self, old: Scalar<'a>) -> Result<Scalar<'a>> {
+    fn compute<'b>(&self, old: Scalar<'b>) -> Result<Scalar<'b>> {
         match &self.argument {
             Argument::Number(argument) => self.arithmetic(&old, argument),
             Argument::Bits(bits) => match old {
@@ -367,7 +405,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    fn arithmetic(&self, old: &Scalar<'a>, argument: &Scalar<'a>) -> Result<Scalar<'a>> {
+    fn arithmetic<'b>(&self, old: &Scalar<'_>, argument: &Scalar<'_>) -> Result<Scalar<'b>> {
         if !old.is_number() {
             return Err(self.wrong_argument("a number"));
         }
