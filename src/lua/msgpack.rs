@@ -30,11 +30,12 @@ use mlua::ffi::*;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+pub(crate) mod args;
 mod decode;
 mod direct;
 mod encode;
 
-pub use decode::{DecodeError, decode, push_decode_error};
+pub use decode::{DecodeError, decode, decode_tuple, push_decode_error};
 pub use encode::{
     EncodeError, Formats, encode, encode_to_string, encode_to_string_with, encode_with, is_tuple, push_encode_error,
 };

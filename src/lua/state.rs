@@ -248,7 +248,8 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
 
 /// Its address identifies this copy of the library.
 static LIBRARY: u8 = 0;
-const STATE_KEY: *const c_char = c"cord.state".as_ptr();
+/// Registry field: the state's userdata.
+pub(crate) const STATE_KEY: *const c_char = c"cord.state".as_ptr();
 /// Registry field: the table of loaded modules by name.
 pub(crate) const MODULES_KEY: *const c_char = c"cord.modules".as_ptr();
 

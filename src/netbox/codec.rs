@@ -4,7 +4,7 @@ use crate::iproto::mp;
 use crate::lua::msgpack::{self, DecodeError, EncodeError, Formats};
 use crate::lua::state::{Keep, State};
 use mlua::ffi::*;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 /// Positions in the table net.box keeps.
 #[derive(Clone, Copy)]
@@ -14,16 +14,12 @@ pub enum Kept {
     MakeError = 1,
     /// `(error value) -> error object`.
     WrapError = 2,
-    /// The metatable of futures.
-    FutureMeta = 3,
-    /// The futures in flight by place, weakly held.
-    Futures = 4,
-    /// Per connection slot, its metatables of tuples by the number requests pass.
-    Anchors = 5,
-    /// The thread that holds the metatable and the table of futures on its stack.
-    Store = 6,
     /// `(bytes)`: the formats of the tuples that are decoded next.
-    SetFormats = 7,
+    SetFormats = 3,
+    /// Per connection slot, its metatables of tuples by the number requests pass.
+    Anchors = 4,
+    /// The futures in flight by place, weakly held.
+    Futures = 5,
 }
 
 /// Pushes one value of the table net.box keeps.
@@ -184,8 +180,19 @@ pub unsafe fn encode_ahead(s: *mut State, l: *mut lua_State, idx: c_int, with_fo
 }
 
 /// The shortest form of a number: integral ones as integers.
-#[inline]
+#[inline(always)]
 pub fn put_number(out: &mut Vec<u8>, number: f64) {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // compared right after
+    let small = number as u16;
+    #[allow(clippy::float_cmp)]
+    if f64::from(small) == number {
+        mp::put_uint(out, small.into());
+    } else {
+        put_any_number(out, number);
+    }
+}
+
+fn put_any_number(out: &mut Vec<u8>, number: f64) {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     #[allow(clippy::cast_possible_truncation)] // compared right after
     let integer = number as i64;
@@ -237,7 +244,8 @@ unsafe fn decode_slow(l: *mut lua_State, failure: DecodeError) -> Result<usize, 
     }
 }
 
-/// Pushes an array as a table with the metatable at `meta`, or a tuple extension with its own.
+/// Pushes an array as a table with a metatable, or a tuple extension with its own. The metatable is at `address`, and under
+/// the number `reference` in the table at `anchors`.
 ///
 /// # Errors
 /// [`Broken`], also for anything but an array.
@@ -248,12 +256,17 @@ unsafe fn decode_slow(l: *mut lua_State, failure: DecodeError) -> Result<usize, 
 pub unsafe fn decode_with(
     s: *mut State,
     l: *mut lua_State,
-    meta: c_int,
+    (anchors, reference, address): (c_int, c_int, *const c_void),
     bytes: &[u8],
     at: usize,
 ) -> Result<usize, Broken> {
     // SAFETY: the caller's contract.
     unsafe {
+        match msgpack::decode_tuple(l, bytes, at, (*s).netbox.codec, address) {
+            Ok(Some(next)) => return Ok(next),
+            Ok(None) => {}
+            Err(failure) => return decode_slow(l, failure),
+        }
         match bytes.get(at) {
             Some(0x90..=0x9f | 0xdc | 0xdd) => {}
             // A tuple that brings its format.
@@ -261,7 +274,7 @@ pub unsafe fn decode_with(
             _ => return Err(Broken),
         }
         let next = decode(s, l, bytes, at)?;
-        lua_pushvalue(l, meta);
+        lua_rawgeti_(l, anchors, reference);
         lua_setmetatable(l, -2);
         Ok(next)
     }

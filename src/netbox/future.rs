@@ -7,8 +7,8 @@
 //!               pending, [PUSHES] list of pushes, [FINISH] what makes the result of a body
 //! ```
 
-use super::codec::{self, Broken};
-use super::reply;
+use super::codec::{self, Broken, Kept};
+use super::reply::{self, Context};
 use super::request::{Entry, How};
 use super::transport::{self, Conn};
 use crate::fiber::fiber::Wait;
@@ -100,7 +100,6 @@ pub unsafe fn register(
     // SAFETY: the caller's contract; whatever may raise comes before the request is registered.
     unsafe {
         let place = take_place(&mut (*s).netbox.places);
-        let store = (*s).netbox.store;
         lua_pushboolean(l, 1);
         let future: *mut Future = lua_newuserdata(l, size_of::<Future>()).cast();
         future.write(Future {
@@ -113,31 +112,22 @@ pub unsafe fn register(
             pushes: 0,
             waiters: WaitList::new(),
         });
-        lua_pushvalue(store, store::META);
-        lua_xmove(store, l, 1);
+        lua_pushvalue(l, META);
         lua_setmetatable(l, -2);
         lua_pushvalue(l, at);
         lua_setfenv(l, -2);
-        // Set on our own thread: the table may have to grow.
-        lua_pushvalue(store, store::FUTURES);
-        lua_xmove(store, l, 1);
-        lua_pushvalue(l, -2);
-        lua_rawseti_(l, -2, place as c_int);
-        lua_settop(l, -2);
+        lua_pushvalue(l, -1);
+        lua_rawseti_(l, FUTURES, place as c_int);
         (&mut (*conn).slab).insert(sync, std::ptr::null_mut(), place, how, reference);
         transport::commit(s, conn);
         2
     }
 }
 
-/// Positions on the stack of [`Netbox::store`](super::Netbox::store).
-pub mod store {
-    use std::ffi::c_int;
-    /// The metatable of futures.
-    pub const META: c_int = 1;
-    /// The futures in flight, by place.
-    pub const FUTURES: c_int = 2;
-}
+/// The upvalue of request functions that is the metatable of futures.
+pub const META: c_int = lua_upvalueindex(2);
+/// The upvalue that is the table of futures in flight, by place.
+pub const FUTURES: c_int = lua_upvalueindex(3);
 
 #[inline(always)]
 fn take_place((free, made): &mut (Vec<u32>, u32)) -> u32 {
@@ -158,12 +148,10 @@ unsafe fn retire(s: *mut State, conn: *mut Conn, entry: Entry) {
 
 /// Pushes the future of a request; null and nothing pushed if nobody holds it any more.
 #[inline(always)]
-unsafe fn find(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Entry) -> *mut Future {
+unsafe fn find(l: *mut lua_State, futures: c_int, conn: *mut Conn, entry: Entry) -> *mut Future {
     // SAFETY: the table of futures is weak: what it gives is alive, and is now on our stack. Reading it allocates nothing.
     unsafe {
-        let store = (*s).netbox.store;
-        lua_rawgeti_(store, store::FUTURES, entry.place as c_int);
-        lua_xmove(store, l, 1);
+        lua_rawgeti_(l, futures, entry.place as c_int);
         let future = future_at(l, -1);
         if future.is_null() || (*future).sync != entry.sync || (*future).conn != conn || (*future).is != Is::Pending {
             lua_settop(l, -2);
@@ -178,25 +166,18 @@ unsafe fn find(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Entry) 
 /// # Errors
 /// # Safety
 /// Called in the batch's job.
-pub unsafe fn reply(
-    s: *mut State,
-    l: *mut lua_State,
-    conn: *mut Conn,
-    anchors: c_int,
-    entry: Entry,
-    body: &[u8],
-) -> Result<(), Broken> {
+pub unsafe fn reply(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Broken> {
     // SAFETY: the caller's contract.
     unsafe {
-        let future = find(s, l, conn, entry);
+        let future = find(c.l, c.futures, c.conn, entry);
         if !future.is_null() {
-            let at = lua_gettop(l);
-            if !reply::push_one(s, l, anchors, entry.how, entry.reference, body)? {
-                lua_pushnil(l);
+            let at = lua_gettop(c.l);
+            if !reply::push_one(c, entry.how, entry.reference, body)? {
+                lua_pushnil(c.l);
             }
-            settle(s, l, future, at);
+            settle(c.s, c.l, future, at);
         }
-        retire(s, conn, entry);
+        retire(c.s, c.conn, entry);
         Ok(())
     }
 }
@@ -292,7 +273,9 @@ pub unsafe fn fail(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Ent
     // SAFETY: the caller's contract.
     unsafe {
         retire(s, conn, entry);
-        let future = find(s, l, conn, entry);
+        codec::push_kept(s, l, Kept::Futures);
+        lua_insert(l, -2);
+        let future = find(l, lua_gettop(l) - 1, conn, entry);
         if !future.is_null() {
             let at = lua_gettop(l);
             lua_pushvalue(l, -2);
@@ -307,10 +290,11 @@ pub unsafe fn fail(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Ent
 /// # Errors
 /// # Safety
 /// Called in the batch's job.
-pub unsafe fn push(s: *mut State, l: *mut lua_State, conn: *mut Conn, entry: Entry, body: &[u8]) -> Result<(), Broken> {
+pub unsafe fn push(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Broken> {
     // SAFETY: the caller's contract.
     unsafe {
-        let future = find(s, l, conn, entry);
+        let &Context { s, l, .. } = c;
+        let future = find(l, c.futures, c.conn, entry);
         if future.is_null() {
             return Ok(());
         }

@@ -11,6 +11,7 @@ use crate::iproto::auth;
 use crate::iproto::constants::GREETING_SIZE;
 use crate::iproto::greeting::{self, SALT_USED};
 use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
+use crate::lua::msgpack::args::Args;
 use crate::lua::state::{self, Keep};
 use crate::sys::fork;
 use crate::sys::luajit::Entry;
@@ -22,7 +23,6 @@ use std::os::fd::IntoRawFd;
 
 /// The functions of this file and the others.
 const FUNCTIONS: &[Entry] = &[
-    (c"keep", l_keep),
     (c"new", l_new),
     (c"bind", l_bind),
     (c"resolve", resolve::l_resolve),
@@ -53,16 +53,6 @@ const FUNCTIONS: &[Entry] = &[
     (c"encode", l_encode),
     (c"decode", l_decode),
     (c"read", l_read),
-    (c"call", request::l_call),
-    (c"eval", request::l_eval),
-    (c"select", request::l_select),
-    (c"insert", request::l_insert),
-    (c"replace", request::l_replace),
-    (c"update", request::l_update),
-    (c"delete", request::l_delete),
-    (c"upsert", request::l_upsert),
-    (c"send", request::l_send),
-    (c"post", request::l_post),
     (c"rewait", request::l_rewait),
     (c"forget", request::l_forget),
 ];
@@ -77,6 +67,7 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
         lua_createtable(l, 0, FUNCTIONS.len() as c_int + 8);
         state::register(l, FUNCTIONS);
         state::register(l, future::FUNCTIONS);
+        register_requests(l);
         // What new connections' userdata get; their finalizers find the state as the other functions do.
         for (name, finalizer) in
             [(c"conn_meta", (c"__gc", l_conn_gc as lua_CFunction)), (c"hook_meta", (c"__gc", l_hook_gc))]
@@ -85,6 +76,31 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
             state::register(l, &[finalizer]);
             lua_setfield(l, -2, name.as_ptr());
         }
+    }
+}
+
+/// The functions that may make futures have what those need as upvalues: their metatable, which is also a field of the
+/// table on the top, and the table of those in flight.
+unsafe fn register_requests(l: *mut lua_State) {
+    // SAFETY: as for `native`; the stack is balanced.
+    unsafe {
+        let table = lua_gettop(l);
+        lua_createtable(l, 0, 8);
+        lua_pushvalue(l, -1);
+        lua_setfield(l, table, c"future_meta".as_ptr());
+        lua_createtable(l, 0, 0);
+        lua_createtable(l, 0, 1);
+        lua_pushstring_(l, c"v".as_ptr());
+        lua_setfield(l, -2, c"__mode".as_ptr());
+        lua_setmetatable(l, -2);
+        for (name, function) in [(c"keep", l_keep as lua_CFunction)].iter().chain(request::FUNCTIONS) {
+            lua_getfield_(l, LUA_REGISTRYINDEX, state::STATE_KEY);
+            lua_pushvalue(l, table + 1);
+            lua_pushvalue(l, table + 2);
+            lua_pushcclosure(l, *function, 3);
+            lua_setfield(l, table, name.as_ptr());
+        }
+        lua_settop(l, table);
     }
 }
 
@@ -116,6 +132,19 @@ pub unsafe fn conn_at(l: *mut lua_State, idx: c_int) -> *mut Conn {
     }
 }
 
+/// The connection of the userdata at `idx`, or null.
+///
+/// # Safety
+/// As for [`conn_at`].
+#[inline(always)]
+pub(crate) unsafe fn conn_of(args: Args, idx: c_int) -> *mut Conn {
+    // SAFETY: as for `conn_at`.
+    unsafe {
+        let handle: *const Handle = args.userdata(idx).cast();
+        if !handle.is_null() && (*handle).kind == &raw const CONN { (*handle).conn } else { std::ptr::null_mut() }
+    }
+}
+
 macro_rules! conn {
     ($l:expr) => {{
         let conn = conn_at($l, 1);
@@ -140,12 +169,8 @@ unsafe extern "C-unwind" fn l_keep(l: *mut lua_State) -> c_int {
         lua_settop(l, 1);
         lua_createtable(l, 8, 0);
         lua_rawseti_(l, 1, Kept::Anchors as c_int);
-        let store = lua_newthread(l);
-        lua_rawseti_(l, 1, Kept::Store as c_int);
-        lua_rawgeti_(l, 1, Kept::FutureMeta as c_int);
-        lua_rawgeti_(l, 1, Kept::Futures as c_int);
-        lua_xmove(l, store, 2);
-        (*s).netbox.store = store;
+        lua_pushvalue(l, future::FUTURES);
+        lua_rawseti_(l, 1, Kept::Futures as c_int);
         (*s).keep(l, Keep::Netbox);
         (*s).netbox.codec = crate::lua::msgpack::default_codec(l);
     }
@@ -613,7 +638,9 @@ unsafe extern "C-unwind" fn l_anchor(l: *mut lua_State) -> c_int {
         lua_settop(l, 3);
         reply::push_anchors(s, l, conn);
         lua_pushvalue(l, 3);
-        lua_rawseti_(l, -2, lua_tointeger_(l, 2) as c_int);
+        let reference = lua_tointeger_(l, 2) as c_int;
+        lua_rawseti_(l, -2, reference);
+        (*conn).set_meta(reference, lua_topointer(l, 3));
     }
     0
 }
@@ -723,8 +750,8 @@ unsafe extern "C-unwind" fn l_read(l: *mut lua_State) -> c_int {
         let how = request::How::of(lua_tointeger_(l, 3));
         let reference = (lua_tointeger_(l, 4) / 8) as c_int;
         luaL_checkstack_(l, 20, c"net.box".as_ptr());
-        reply::push_anchors(s, l, conn);
-        match reply::push_one(s, l, lua_gettop(l), how, reference, body) {
+        let context = reply::Context::new(s, l, conn);
+        match reply::push_one(&context, how, reference, body) {
             Ok(true) => 1,
             Ok(false) => 0,
             Err(codec::Broken) => {

@@ -24,7 +24,6 @@ use crate::lua::body::Listener;
 use crate::lua::msgpack::{Codec, Formats};
 use crate::lua::state::State;
 use crate::sys::poll::Readiness;
-use mlua::ffi::lua_State;
 use transport::Conn;
 
 /// What one Lua state keeps for its connections.
@@ -37,8 +36,6 @@ pub struct Netbox {
     pub dirty: Vec<*mut Conn>,
     /// Where to look for the end of name resolutions.
     pub resolver: resolve::Resolver,
-    /// A Lua thread that never runs: its stack holds what every future needs ([`future::store`]).
-    pub store: *mut lua_State,
     /// Places for futures, to use again, and how many there are.
     pub places: (Vec<u32>, u32),
     /// How values are packed and read; null until `cord.netbox` was loaded.
@@ -60,7 +57,6 @@ impl Default for Netbox {
             free: Vec::new(),
             dirty: Vec::new(),
             resolver: resolve::Resolver::default(),
-            store: std::ptr::null_mut(),
             places: (Vec::new(), 0),
             codec: std::ptr::null(),
             bytes: Vec::new(),

@@ -41,8 +41,9 @@ local function make_error(code, message, list)
     return E.client(code, message)
 end
 
-future_mt = { __metatable = 'net.box.request' }
-raw.keep({ make_error, E.wrap, future_mt, setmetatable({}, { __mode = 'v' }), nil, nil, tuples._set_formats })
+future_mt = raw.future_meta
+future_mt.__metatable = 'net.box.request'
+raw.keep({ make_error, E.wrap, tuples._set_formats })
 
 -- ---------------------------------------------------------------- waiting for a state
 
@@ -97,6 +98,24 @@ local function settle(op, conn, a, b, c, d, e, ok, ...)
         return ...
     end
     return slow(op, conn, a, b, c, d, e, nil, ok, ...)
+end
+
+local function settle_call(op, conn, name, args, ok, ...)
+    if ok == true then
+        return ...
+    end
+    return slow(op, conn, name, args, nil, nil, nil, nil, ok, ...)
+end
+
+-- The same where the result is one value or none, which takes no varargs: half the cost.
+local function settle_one(op, conn, a, b, c, d, e, ok, value)
+    if value == nil then
+        if ok == true then
+            return
+        end
+        return slow(op, conn, a, b, c, d, e, nil, ok)
+    end
+    return slow(op, conn, a, b, c, d, e, nil, ok, value)
 end
 
 local function stale(conn, deadline, ...)
@@ -281,11 +300,9 @@ local function with_options(op, conn, opts, a, b, c, d, e)
     local deadline = deadline_of(opts)
     return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
 end
--- The future of a request whose options the native half took to be {is_async = true}; else a closer look at them.
-local function launch(op, conn, opts, a, b, c, d, e, ok, future)
-    if ok == true then
-        return future
-    elseif ok == LOOK then
+-- A request with options that the native half did not send: they are not just {is_async = true}, or it may not be made now.
+local function launch(op, conn, opts, a, b, c, d, e, ok)
+    if ok == LOOK then
         return with_options(op, conn, opts, a, b, c, d, e)
     end
     return launched(conn, ok)
@@ -311,7 +328,7 @@ end
 -- ---------------------------------------------------------------- the operations
 
 local raw_call, raw_eval, raw_select, raw_insert, raw_replace = raw.call, raw.eval, raw.select, raw.insert, raw.replace
-local raw_update, raw_delete, raw_upsert, raw_send = raw.update, raw.delete, raw.upsert, raw.send
+local raw_update, raw_delete, raw_upsert, raw_send, raw_scan = raw.update, raw.delete, raw.upsert, raw.send, raw.scan
 
 -- Each op takes the connection, how to wait, up to five arguments, and the shape of the result if it is to be another.
 local function op_call(conn, wait, name, args, _, _, _, shape)
@@ -421,11 +438,14 @@ function methods.call(conn, name, args, opts)
         name = tostring(name)
     end
     if opts == nil then
-        return settle(op_call, conn, name, args, nil, nil, nil,
+        return settle_call(op_call, conn, name, args,
             raw_call(conn._raw, name, args, nil, VALUES, conn._stream_id))
     end
-    return launch(op_call, conn, opts, name, args, nil, nil, nil,
-        raw_call(conn._raw, name, args, opts, VALUES, conn._stream_id, conn))
+    local ok, launching = raw_call(conn._raw, name, args, opts, VALUES, conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_call, conn, opts, name, args, nil, nil, nil, ok)
 end
 
 function methods.eval(conn, expression, args, opts)
@@ -439,11 +459,14 @@ function methods.eval(conn, expression, args, opts)
         expression = tostring(expression)
     end
     if opts == nil then
-        return settle(op_eval, conn, expression, args, nil, nil, nil,
+        return settle_call(op_eval, conn, expression, args,
             raw_eval(conn._raw, expression, args, nil, VALUES, conn._stream_id))
     end
-    return launch(op_eval, conn, opts, expression, args, nil, nil, nil,
-        raw_eval(conn._raw, expression, args, opts, VALUES, conn._stream_id, conn))
+    local ok, launching = raw_eval(conn._raw, expression, args, opts, VALUES, conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_eval, conn, opts, expression, args, nil, nil, nil, ok)
 end
 
 local function bare_ping(conn, deadline)
@@ -828,23 +851,17 @@ local space_methods, index_methods = {}, {}
 core.space_mt = { __index = space_methods, __metatable = false }
 core.index_mt = { __index = index_methods, __metatable = false }
 
-local function check_space(space, name)
-    if type(space) ~= 'table' then
-        return E.raise(E.illegal_params(format('Use space:%s(...) instead of space.%s(...)', name, name)), 3)
-    end
+local function check_space(_, name)
+    return E.raise(E.illegal_params(format('Use space:%s(...) instead of space.%s(...)', name, name)), 2)
 end
 
-local function check_index(index, name)
-    if type(index) ~= 'table' then
-        return E.raise(E.illegal_params(format('Use index:%s(...) instead of index.%s(...)', name, name)), 3)
-    end
+local function check_index(_, name)
+    return E.raise(E.illegal_params(format('Use index:%s(...) instead of index.%s(...)', name, name)), 2)
 end
 
 local function no_primary(space)
     return E.raise(E.client(35, format("No index #0 is defined in space '%s'", tostring(space.name or space.id))), 3)
 end
-
-local NO_KEY = {}
 
 local function is_empty(key)
     return key == nil or (type(key) == 'table' and next(key) == nil)
@@ -862,22 +879,13 @@ local function select_iterator(opts, key, level)
     return number
 end
 
-local function select_plain(conn, space, index, key, reference)
-    local iterator = is_empty(key) and 2 or 0
-    if key == nil then
-        key = NO_KEY
-    end
-    return raw_select(conn._raw, space, index, iterator, nil, nil, key, nil, nil, nil, TUPLES + reference, conn._stream_id)
-end
-
+-- All of a space for an empty key, and what equals it for any other.
 local function op_select_plain(conn, wait, space, index, key, reference)
-    return raw_select(conn._raw, space, index, is_empty(key) and 2 or 0, nil, nil, key or NO_KEY, nil, nil, wait,
-        TUPLES + reference, conn._stream_id)
+    return raw_scan(conn._raw, space, index, key, wait, TUPLES + reference, conn._stream_id)
 end
 
 local function select_options(conn, space, index, key, reference, opts)
-    local ok, launching = raw_select(conn._raw, space, index, is_empty(key) and 2 or 0, nil, nil, key or NO_KEY, nil, nil,
-        opts, TUPLES + reference, conn._stream_id, conn)
+    local ok, launching = raw_scan(conn._raw, space, index, key, opts, TUPLES + reference, conn._stream_id, conn)
     if ok == true then
         return launching
     elseif ok ~= LOOK then
@@ -900,39 +908,54 @@ local function select_options(conn, space, index, key, reference, opts)
 end
 
 function space_methods.select(space, key, opts)
-    check_space(space, 'select')
+    if type(space) ~= 'table' then
+        return check_space(space, 'select')
+    end
     local conn = space.connection
     if opts == nil then
-        return settle(op_select_plain, conn, space._id_or_name, 0, key, space._reference, nil,
-            select_plain(conn, space._id_or_name, 0, key, space._reference))
+        local ok, value = raw_scan(conn._raw, space._id_or_name, 0, key, nil, TUPLES + space._reference, conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_select_plain, conn, space._id_or_name, 0, key, space._reference, nil, ok, value)
     end
     return select_options(conn, space._id_or_name, 0, key, space._reference, opts)
 end
 
 function index_methods.select(index, key, opts)
-    check_index(index, 'select')
+    if type(index) ~= 'table' then
+        return check_index(index, 'select')
+    end
     local space = index.space
     local conn = space.connection
     if opts == nil then
-        return settle(op_select_plain, conn, space._id_or_name, index.id, key, space._reference, nil,
-            select_plain(conn, space._id_or_name, index.id, key, space._reference))
+        local ok, value = raw_scan(conn._raw, space._id_or_name, index.id, key, nil, TUPLES + space._reference,
+            conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_select_plain, conn, space._id_or_name, index.id, key, space._reference, nil, ok, value)
     end
     return select_options(conn, space._id_or_name, index.id, key, space._reference, opts)
 end
 
-local function one_of(iterator, name, level)
+local function one_of(iterator, name)
     return function(index, key, opts)
-        check_index(index, name)
+        if type(index) ~= 'table' then
+            return check_index(index, name)
+        end
         local space = index.space
         local conn = space.connection
         if opts == nil then
-            return settle(op_get, conn, space._id_or_name, index.id, key, space._reference, iterator,
-                op_get(conn, nil, space._id_or_name, index.id, key, space._reference, iterator))
+            local ok, value = op_get(conn, nil, space._id_or_name, index.id, key, space._reference, iterator)
+            if ok == true and value ~= nil then
+                return value
+            end
+            return settle_one(op_get, conn, space._id_or_name, index.id, key, space._reference, iterator, ok, value)
         end
         if opts.buffer ~= nil then
             return error(format("index:%s() doesn't support `buffer` argument", name), 2)
         end
-        assert(level == nil)
         return with_options(op_get, conn, opts, space._id_or_name, index.id, key, space._reference, iterator)
     end
 end
@@ -953,7 +976,9 @@ local function counter(space, index)
 end
 
 function index_methods.count(index, key, opts)
-    check_index(index, 'count')
+    if type(index) ~= 'table' then
+        return check_index(index, 'count')
+    end
     if opts ~= nil and opts.buffer ~= nil then
         return error("index:count() doesn't support `buffer` argument", 2)
     end
@@ -979,7 +1004,9 @@ function index_methods.count(index, key, opts)
 end
 
 function space_methods.get(space, key, opts)
-    check_space(space, 'get')
+    if type(space) ~= 'table' then
+        return check_space(space, 'get')
+    end
     local primary = space.index[0]
     if primary == nil then
         return no_primary(space)
@@ -988,87 +1015,153 @@ function space_methods.get(space, key, opts)
 end
 
 function space_methods.insert(space, tuple, opts)
-    check_space(space, 'insert')
+    if type(space) ~= 'table' then
+        return check_space(space, 'insert')
+    end
     local conn = space.connection
     if opts == nil then
-        return settle(op_insert, conn, space._id_or_name, tuple, space._reference, nil, nil,
-            raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference, conn._stream_id))
+        local ok, value = raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference,
+            conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_insert, conn, space._id_or_name, tuple, space._reference, nil, nil, ok, value)
     end
-    return launch(op_insert, conn, opts, space._id_or_name, tuple, space._reference, nil, nil,
-        raw_insert(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference, conn._stream_id, conn))
+    local ok, launching = raw_insert(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference,
+        conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_insert, conn, opts, space._id_or_name, tuple, space._reference, nil, nil, ok)
 end
 
 function space_methods.replace(space, tuple, opts)
-    check_space(space, 'replace')
+    if type(space) ~= 'table' then
+        return check_space(space, 'replace')
+    end
     local conn = space.connection
     if opts == nil then
-        return settle(op_replace, conn, space._id_or_name, tuple, space._reference, nil, nil,
-            raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference, conn._stream_id))
+        local ok, value = raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference,
+            conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_replace, conn, space._id_or_name, tuple, space._reference, nil, nil, ok, value)
     end
-    return launch(op_replace, conn, opts, space._id_or_name, tuple, space._reference, nil, nil,
-        raw_replace(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference, conn._stream_id, conn))
+    local ok, launching = raw_replace(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference,
+        conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_replace, conn, opts, space._id_or_name, tuple, space._reference, nil, nil, ok)
 end
 
 function space_methods.delete(space, key, opts)
-    check_space(space, 'delete')
+    if type(space) ~= 'table' then
+        return check_space(space, 'delete')
+    end
     local conn = space.connection
     if opts == nil then
-        return settle(op_delete, conn, space._id_or_name, 0, key, space._reference, nil,
-            raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE + space._reference, conn._stream_id))
+        local ok, value = raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE + space._reference,
+            conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_delete, conn, space._id_or_name, 0, key, space._reference, nil, ok, value)
     end
-    return launch(op_delete, conn, opts, space._id_or_name, 0, key, space._reference, nil,
-        raw_delete(conn._raw, space._id_or_name, 0, key, opts, TUPLE + space._reference, conn._stream_id, conn))
+    local ok, launching = raw_delete(conn._raw, space._id_or_name, 0, key, opts, TUPLE + space._reference,
+        conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_delete, conn, opts, space._id_or_name, 0, key, space._reference, nil, ok)
 end
 
 function index_methods.delete(index, key, opts)
-    check_index(index, 'delete')
+    if type(index) ~= 'table' then
+        return check_index(index, 'delete')
+    end
     local space = index.space
     local conn = space.connection
     if opts == nil then
-        return settle(op_delete, conn, space._id_or_name, index.id, key, space._reference, nil,
-            raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE + space._reference, conn._stream_id))
+        local ok, value = raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE + space._reference,
+            conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_delete, conn, space._id_or_name, index.id, key, space._reference, nil, ok, value)
     end
-    return launch(op_delete, conn, opts, space._id_or_name, index.id, key, space._reference, nil,
-        raw_delete(conn._raw, space._id_or_name, index.id, key, opts, TUPLE + space._reference, conn._stream_id, conn))
+    local ok, launching = raw_delete(conn._raw, space._id_or_name, index.id, key, opts, TUPLE + space._reference,
+        conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_delete, conn, opts, space._id_or_name, index.id, key, space._reference, nil, ok)
 end
 
 function space_methods.update(space, key, operations, opts)
-    check_space(space, 'update')
+    if type(space) ~= 'table' then
+        return check_space(space, 'update')
+    end
     local conn = space.connection
     if opts == nil then
-        return settle(op_update, conn, space._id_or_name, 0, key, operations, space._reference,
-            raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE + space._reference, conn._stream_id))
+        local ok, value = raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE + space._reference,
+            conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_update, conn, space._id_or_name, 0, key, operations, space._reference, ok, value)
     end
-    return launch(op_update, conn, opts, space._id_or_name, 0, key, operations, space._reference,
-        raw_update(conn._raw, space._id_or_name, 0, key, operations, opts, TUPLE + space._reference, conn._stream_id, conn))
+    local ok, launching = raw_update(conn._raw, space._id_or_name, 0, key, operations, opts, TUPLE + space._reference,
+        conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_update, conn, opts, space._id_or_name, 0, key, operations, space._reference, ok)
 end
 
 function index_methods.update(index, key, operations, opts)
-    check_index(index, 'update')
+    if type(index) ~= 'table' then
+        return check_index(index, 'update')
+    end
     local space = index.space
     local conn = space.connection
     if opts == nil then
-        return settle(op_update, conn, space._id_or_name, index.id, key, operations, space._reference,
-            raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil, TUPLE + space._reference,
-                conn._stream_id))
+        local ok, value = raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil,
+            TUPLE + space._reference, conn._stream_id)
+        if ok == true and value ~= nil then
+            return value
+        end
+        return settle_one(op_update, conn, space._id_or_name, index.id, key, operations, space._reference, ok, value)
     end
-    return launch(op_update, conn, opts, space._id_or_name, index.id, key, operations, space._reference,
-        raw_update(conn._raw, space._id_or_name, index.id, key, operations, opts, TUPLE + space._reference, conn._stream_id, conn))
+    local ok, launching = raw_update(conn._raw, space._id_or_name, index.id, key, operations, opts,
+        TUPLE + space._reference, conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_update, conn, opts, space._id_or_name, index.id, key, operations, space._reference, ok)
 end
 
 function space_methods.upsert(space, tuple, operations, opts)
-    check_space(space, 'upsert')
+    if type(space) ~= 'table' then
+        return check_space(space, 'upsert')
+    end
     local conn = space.connection
     if opts == nil then
         return settle(op_upsert, conn, space._id_or_name, tuple, operations, nil, nil,
             raw_upsert(conn._raw, space._id_or_name, tuple, operations, nil, NOTHING, conn._stream_id))
     end
-    return launch(op_upsert, conn, opts, space._id_or_name, tuple, operations, nil, nil,
-        raw_upsert(conn._raw, space._id_or_name, tuple, operations, opts, NOTHING, conn._stream_id, conn))
+    local ok, launching = raw_upsert(conn._raw, space._id_or_name, tuple, operations, opts, NOTHING, conn._stream_id, conn)
+    if ok == true then
+        return launching
+    end
+    return launch(op_upsert, conn, opts, space._id_or_name, tuple, operations, nil, nil, ok)
 end
 
 function space_methods.format(space, new)
-    check_space(space, 'format')
+    if type(space) ~= 'table' then
+        return check_space(space, 'format')
+    end
     if new ~= nil then
         return E.raise(E.client(UNSUPPORTED, 'net.box does not support setting space format'), 2)
     end

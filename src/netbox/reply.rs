@@ -76,12 +76,33 @@ fn skip(batch: &mut Batch) {
 }
 
 /// What a batch's replies share: positions on the scratch thread's stack.
-struct Context {
-    s: *mut State,
-    l: *mut lua_State,
-    conn: *mut Conn,
-    /// The connection's table of anchors.
-    anchors: c_int,
+pub struct Context {
+    /// The state.
+    pub s: *mut State,
+    /// The thread on which values are made.
+    pub l: *mut lua_State,
+    /// The connection.
+    pub conn: *mut Conn,
+    /// Where its table of anchors is.
+    pub anchors: c_int,
+    /// Where the table of futures in flight is.
+    pub futures: c_int,
+}
+
+impl Context {
+    /// Pushes the two tables.
+    ///
+    /// # Safety
+    /// `l` has a few free slots, and `conn` is live.
+    pub unsafe fn new(s: *mut State, l: *mut lua_State, conn: *mut Conn) -> Context {
+        // SAFETY: the caller's contract.
+        unsafe {
+            push_anchors(s, l, conn);
+            codec::push_kept(s, l, Kept::Futures);
+            let futures = lua_gettop(l);
+            Context { s, l, conn, anchors: futures - 1, futures }
+        }
+    }
 }
 
 /// Pushes the anchors of a connection.
@@ -106,9 +127,8 @@ unsafe fn run(l: *mut lua_State, s: *mut State, argument: *mut c_void) {
     unsafe {
         luaL_checkstack_(l, 40, c"net.box".as_ptr());
         let conn = (*batch).conn;
-        push_anchors(s, l, conn);
-        let context = Context { s, l, conn, anchors: lua_gettop(l) };
-        let top = context.anchors;
+        let context = Context::new(s, l, conn);
+        let top = context.futures;
         loop {
             let input = pending(conn, (*batch).at);
             let (start, end) = match decode::frame(input, BODY_LEN_MAX) {
@@ -154,7 +174,7 @@ unsafe fn one(c: &Context, header: ResponseHeader, body: &[u8]) -> Result<(), Br
             return unusual(c, entry, header, body);
         }
         if entry.waiter.is_null() {
-            return future::reply(c.s, c.l, conn, c.anchors, entry, body);
+            return future::reply(c, entry, body);
         }
         let first = lua_gettop(c.l);
         if (*conn).phase == Phase::Loading {
@@ -200,7 +220,7 @@ unsafe fn unusual(c: &Context, entry: Entry, header: ResponseHeader, body: &[u8]
     unsafe {
         if header.kind == kind::CHUNK {
             if entry.waiter.is_null() {
-                return future::push(c.s, c.l, c.conn, entry, body);
+                return future::push(c, entry, body);
             }
             // Without a function nobody hears it.
             if entry.place != 0 {
@@ -336,7 +356,7 @@ unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Bro
                 lua_pushboolean(c.l, 1);
                 Ok(())
             }
-            _ => push_one(c.s, c.l, c.anchors, entry.how, entry.reference, body).map(drop),
+            _ => push_one(c, entry.how, entry.reference, body).map(drop),
         }
     }
 }
@@ -346,16 +366,11 @@ unsafe fn push_results(c: &Context, entry: Entry, body: &[u8]) -> Result<(), Bro
 /// # Errors
 /// # Safety
 /// Called in the batch's job.
-pub unsafe fn push_one(
-    s: *mut State,
-    l: *mut lua_State,
-    anchors: c_int,
-    how: How,
-    reference: c_int,
-    body: &[u8],
-) -> Result<bool, Broken> {
-    // SAFETY: the caller's contract.
+pub unsafe fn push_one(c: &Context, how: How, reference: c_int, body: &[u8]) -> Result<bool, Broken> {
+    // SAFETY: the caller's contract. A metatable lives as long as the connection's anchors hold it.
     unsafe {
+        let &Context { s, l, conn, anchors, .. } = c;
+        let meta = (anchors, reference, (*conn).meta(reference));
         if how == How::Body {
             lua_pushlstring_(l, body.as_ptr().cast(), body.len());
             return Ok(true);
@@ -377,17 +392,14 @@ pub unsafe fn push_one(
                 Ok(true)
             }
             How::Tuples => {
-                push_tuples(s, l, anchors, reference, body, at, n)?;
+                push_tuples(s, l, meta, body, at, n)?;
                 Ok(true)
             }
             How::Tuple => {
                 if n == 0 {
                     return Ok(false);
                 }
-                lua_rawgeti_(l, anchors, reference);
-                let meta = lua_gettop(l);
                 codec::decode_with(s, l, meta, body, at)?;
-                lua_remove(l, meta);
                 Ok(true)
             }
             _ => {
@@ -404,16 +416,13 @@ pub unsafe fn push_one(
 unsafe fn push_tuples(
     s: *mut State,
     l: *mut lua_State,
-    anchors: c_int,
-    reference: i32,
+    meta: (c_int, c_int, *const c_void),
     body: &[u8],
     mut at: usize,
     n: u32,
 ) -> Result<(), Broken> {
     // SAFETY: as for `push_one`.
     unsafe {
-        lua_rawgeti_(l, anchors, reference);
-        let meta = lua_gettop(l);
         // Each tuple takes a byte at least: a lying number allocates no more than the input is long.
         let room = (n as usize).min(body.len());
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
@@ -423,7 +432,6 @@ unsafe fn push_tuples(
             #[allow(clippy::cast_possible_wrap)]
             lua_rawseti_(l, -2, i as c_int);
         }
-        lua_remove(l, meta);
         Ok(())
     }
 }
@@ -504,8 +512,7 @@ unsafe extern "C-unwind" fn l_trial(l: *mut lua_State) -> c_int {
         let trial = *lua_touserdata(l, 1).cast::<*mut Trial<'_>>();
         luaL_checkstack_(l, 40, c"net.box".as_ptr());
         let outer = (*trial).c;
-        push_anchors(outer.s, l, outer.conn);
-        let c = Context { s: outer.s, l, conn: outer.conn, anchors: lua_gettop(l) };
+        let c = Context::new(outer.s, l, outer.conn);
         (*trial).result = one(&c, (*trial).header, (*trial).body);
     }
     0

@@ -4,13 +4,14 @@ use super::codec::{self, Encoded};
 use super::transport::{self, Conn, Phase};
 use crate::fiber::fiber::{Wait, attention};
 use crate::iproto::constants::{key, kind};
-use crate::iproto::encode::{self, Header};
+use crate::iproto::encode;
 use crate::iproto::mp;
 use crate::lua::body::LuaFiber;
 use crate::lua::fiber::{Way, arm_deadline, before_wait, fail_with, wait, way};
+use crate::lua::msgpack::args::Args;
 use crate::lua::msgpack::{self, Formats};
 use crate::lua::state::{self, State};
-use crate::sys::luajit::LUA_TCDATA;
+use crate::sys::luajit::{Entry as Function, LUA_TCDATA};
 use mlua::ffi::*;
 use std::ffi::c_int;
 
@@ -170,6 +171,21 @@ impl Slab {
     }
 }
 
+/// What netbox.lua calls to send requests. They find what futures need in their upvalues ([`super::future::META`]).
+pub const FUNCTIONS: &[Function] = &[
+    (c"call", l_call),
+    (c"eval", l_eval),
+    (c"select", l_select),
+    (c"scan", l_scan),
+    (c"insert", l_insert),
+    (c"replace", l_replace),
+    (c"update", l_update),
+    (c"delete", l_delete),
+    (c"upsert", l_upsert),
+    (c"send", l_send),
+    (c"post", l_post),
+];
+
 /// Arguments every request function has behind its own, from position `at` on: how to wait (nil: for ever; a number: a
 /// deadline; a table, the connection: not at all, a future is made), the *manner*, and the stream or nil. If there is a
 /// fourth, it is the connection and the first one is the caller's options, which must be `{is_async = true}`.
@@ -202,23 +218,23 @@ enum Refusal {
 unsafe fn open(
     s: *mut State,
     l: *mut lua_State,
+    args: Args,
     conn: *mut Conn,
     kind: u32,
     at: c_int,
 ) -> Result<(Manner, encode::Mark), Refusal> {
     // SAFETY: called by the request functions below, with their stack.
     unsafe {
-        let waiting = lua_type(l, at);
-        let future = waiting == LUA_TTABLE;
+        let future = args.is_table(at);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let (bits, stream) = (lua_tonumber(l, at + 1) as u64, lua_tonumber(l, at + 2) as u64);
+        let (bits, stream) = (args.number(at + 1) as u64, args.number(at + 2) as u64);
         #[allow(clippy::cast_possible_truncation)]
         let (code, pushes) = (bits as u32, (bits >> 32) as u32);
         let own = code & OWN != 0;
         let mut table = at;
-        if lua_type(l, at + 3) == LUA_TTABLE {
+        if args.is_table(at + 3) {
             table = at + 3;
-            if !only_async(l, at) {
+            if !future || !only_async(l, args, at) {
                 return Err(Refusal::Code(code::OPTIONS));
             }
         }
@@ -242,32 +258,49 @@ unsafe fn open(
         let Some(sync) = (&(*conn).slab).next_sync() else {
             return Err(Refusal::Text("too many requests in flight".into()));
         };
-        let thread = stream >> 32;
-        let thread_id = if thread == 0 { None } else { Some(thread) };
-        let header = Header { sync, stream_id: stream & u64::from(u32::MAX), thread_id };
         let committed = (*conn).committed;
         (&mut (*conn).out).truncate(committed);
-        let manner = Manner { at, sync, way: how, code, pushes, timed: waiting == LUA_TNUMBER, table };
-        Ok((manner, encode::begin(&mut (*conn).out, kind, &header)))
+        let manner = Manner { at, sync, way: how, code, pushes, timed: args.is_number(at), table };
+        Ok((manner, encode::begin_request(&mut (*conn).out, kind, sync, stream)))
     }
 }
 
 /// Whether the table at `idx` is `{is_async = true}`.
 #[inline(always)]
-unsafe fn only_async(l: *mut lua_State, idx: c_int) -> bool {
+unsafe fn only_async(l: *mut lua_State, args: Args, idx: c_int) -> bool {
+    // SAFETY: as for `open`.
+    unsafe {
+        match args.is_flag(idx, *b"is_async") {
+            Some(is) => is,
+            None => only_async_slow(l, idx),
+        }
+    }
+}
+
+#[cold]
+unsafe fn only_async_slow(l: *mut lua_State, idx: c_int) -> bool {
     // SAFETY: as for `open`; the stack is balanced.
     unsafe {
         let top = lua_gettop(l);
         lua_pushnil(l);
         let mut fits = false;
         if lua_type(l, idx) == LUA_TTABLE && lua_next(l, idx) != 0 {
-            fits = lua_type(l, -2) == LUA_TSTRING && bytes_at(l, -2) == b"is_async" && lua_type(l, -1) == LUA_TBOOLEAN;
+            fits = lua_type(l, -2) == LUA_TSTRING && string_at(l, -2) == b"is_async" && lua_type(l, -1) == LUA_TBOOLEAN;
             fits &= lua_toboolean(l, -1) != 0;
             lua_settop(l, -2);
             fits = fits && lua_next(l, idx) == 0;
         }
         lua_settop(l, top);
         fits
+    }
+}
+
+unsafe fn string_at<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
+    // SAFETY: the string stays on the stack for as long as the caller uses its bytes.
+    unsafe {
+        let mut len = 0;
+        let at = lua_tolstring(l, idx, &raw mut len);
+        std::slice::from_raw_parts(at.cast(), len)
     }
 }
 
@@ -326,8 +359,8 @@ unsafe fn refuse(l: *mut lua_State, refusal: Refusal) -> c_int {
 }
 
 macro_rules! open {
-    ($s:expr, $l:expr, $conn:expr, $kind:expr, $at:expr) => {
-        match open($s, $l, $conn, $kind, $at) {
+    ($s:expr, $l:expr, $args:expr, $conn:expr, $kind:expr, $at:expr) => {
+        match open($s, $l, $args, $conn, $kind, $at) {
             Ok(opened) => opened,
             Err(refusal) => return refuse($l, refusal),
         }
@@ -335,8 +368,8 @@ macro_rules! open {
 }
 
 macro_rules! conn {
-    ($l:expr) => {{
-        let conn = super::lua::conn_at($l, 1);
+    ($l:expr, $args:expr) => {{
+        let conn = super::lua::conn_of($args, 1);
         if conn.is_null() {
             return fail_with($l, "net.box: a connection expected".into());
         }
@@ -346,11 +379,11 @@ macro_rules! conn {
 
 /// Appends an argument that must be an array to the request being made; starts the request anew when Lua code had to run.
 macro_rules! put {
-    ($s:expr, $l:expr, $conn:expr, $idx:expr) => {
-        put!($s, $l, $conn, $idx, std::ptr::null_mut())
+    ($s:expr, $l:expr, $args:expr, $conn:expr, $idx:expr) => {
+        put!($s, $l, $args, $conn, $idx, std::ptr::null_mut())
     };
-    ($s:expr, $l:expr, $conn:expr, $idx:expr, $formats:expr) => {
-        match put_array($s, $l, $idx, $conn, $formats) {
+    ($s:expr, $l:expr, $args:expr, $conn:expr, $idx:expr, $formats:expr) => {
+        match put_array($s, $l, $args, $idx, $conn, $formats) {
             Put::Done => {}
             Put::Again => continue,
             Put::NotArray => return not_array($s, $l),
@@ -358,24 +391,15 @@ macro_rules! put {
     };
 }
 
-unsafe fn bytes_at<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
-    // SAFETY: the string stays on the stack for as long as the callers here use its bytes.
+unsafe fn put_target(args: Args, idx: c_int, out: &mut Vec<u8>, id: u8, name: u8) {
+    // SAFETY: called by the request functions with their arguments.
     unsafe {
-        let mut len = 0;
-        let at = lua_tolstring(l, idx, &raw mut len);
-        if at.is_null() { &[] } else { std::slice::from_raw_parts(at.cast(), len) }
-    }
-}
-
-unsafe fn put_target(l: *mut lua_State, idx: c_int, out: &mut Vec<u8>, id: u8, name: u8) {
-    // SAFETY: as for `bytes_at`.
-    unsafe {
-        if lua_type(l, idx) == LUA_TSTRING {
+        if args.is_string(idx) {
             out.push(name);
-            mp::put_str(out, bytes_at(l, idx));
+            mp::put_str(out, args.bytes(idx));
         } else {
             out.push(id);
-            codec::put_number(out, lua_tonumber(l, idx));
+            codec::put_number(out, args.number(idx));
         }
     }
 }
@@ -391,12 +415,31 @@ enum Put {
 
 /// An array: a table as it is, nil as none, anything else as its only element. Tuples inside bring their `formats`,
 /// unless that is null.
-unsafe fn put_array(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mut Conn, formats: *mut Formats) -> Put {
-    // SAFETY: as for `codec::encode`; the connection stays on the stack of the function that was called with it.
+#[inline(always)]
+unsafe fn put_array(
+    s: *mut State,
+    l: *mut lua_State,
+    args: Args,
+    idx: c_int,
+    conn: *mut Conn,
+    formats: *mut Formats,
+) -> Put {
+    // SAFETY: the argument is on the stack, and encoding it in place, which no tuple passes, runs no code.
     unsafe {
         let out = &raw mut (*conn).out;
         let start = (*out).len();
-        let mut kind = lua_type(l, idx);
+        if args.is_table(idx) && args.encode_table(idx, &mut *out, (*s).netbox.codec) {
+            return if is_array(&*out, start) { Put::Done } else { Put::NotArray };
+        }
+        put_array_slow(s, l, idx, conn, formats)
+    }
+}
+
+unsafe fn put_array_slow(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mut Conn, formats: *mut Formats) -> Put {
+    // SAFETY: as for `codec::encode`; the connection stays on the stack of the function that was called with it.
+    unsafe {
+        let (out, mut kind) = (&raw mut (*conn).out, lua_type(l, idx));
+        let start = (*out).len();
         match kind {
             LUA_TNIL | LUA_TNONE => (*out).push(0x90),
             LUA_TTABLE | LUA_TCDATA | LUA_TUSERDATA => match codec::encode(s, l, idx, out, formats) {
@@ -449,12 +492,13 @@ unsafe fn named(l: *mut lua_State, kind: u32, name: u8) -> c_int {
     // SAFETY: called by Lua through the two functions below. Nothing with a destructor is in this frame.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         loop {
-            let (manner, mark) = open!(s, l, conn, kind, 4);
+            let (manner, mark) = open!(s, l, args, conn, kind, 4);
             let out = &raw mut (*conn).out;
             (*out).extend_from_slice(&[0x83, name]);
-            mp::put_str(&mut *out, bytes_at(l, 2));
+            mp::put_str(&mut *out, args.bytes(2));
             (*out).push(key::TUPLE);
             let mut formats = std::ptr::null_mut();
             // A tuple in place of the arguments is the list of them.
@@ -462,7 +506,7 @@ unsafe fn named(l: *mut lua_State, kind: u32, name: u8) -> c_int {
                 formats = &raw mut (*s).netbox.formats;
                 (*formats).clear();
             }
-            put!(s, l, conn, 3, formats);
+            put!(s, l, args, conn, 3, formats);
             (*out).push(key::TUPLE_FORMATS);
             codec::put_formats(l, 3, out, formats);
             return close(s, l, conn, manner, mark);
@@ -483,18 +527,18 @@ pub(super) unsafe extern "C-unwind" fn l_eval(l: *mut lua_State) -> c_int {
 }
 
 /// Iterator, offset and limit of a select. An offset of nil: from the start, without a limit.
-unsafe fn put_range(l: *mut lua_State, out: &mut Vec<u8>) {
+unsafe fn put_range(args: Args, out: &mut Vec<u8>) {
     // SAFETY: called by `l_select` with its stack.
     unsafe {
         out.push(key::ITERATOR);
-        codec::put_number(out, lua_tonumber(l, 4));
-        if lua_type(l, 5) == LUA_TNIL {
+        codec::put_number(out, args.number(4));
+        if !args.is_number(5) {
             out.extend_from_slice(&[key::OFFSET, 0, key::LIMIT, 0xce, 0xff, 0xff, 0xff, 0xff]);
             return;
         }
         for (name, idx) in [(key::OFFSET, 5), (key::LIMIT, 6)] {
             out.push(name);
-            codec::put_number(out, lua_tonumber(l, idx));
+            codec::put_number(out, args.number(idx));
         }
     }
 }
@@ -505,27 +549,68 @@ pub(super) unsafe extern "C-unwind" fn l_select(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         loop {
-            let (manner, mark) = open!(s, l, conn, kind::SELECT, 10);
+            let (manner, mark) = open!(s, l, args, conn, kind::SELECT, 10);
             let out = &raw mut (*conn).out;
             let after = lua_type(l, 8);
             let fetch = lua_toboolean(l, 9) != 0;
             (*out).push(0x86 + u8::from(after != LUA_TNIL) + u8::from(fetch));
-            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-            put_range(l, &mut *out);
+            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+            put_range(args, &mut *out);
             (*out).push(key::KEY);
-            put!(s, l, conn, 7);
+            put!(s, l, args, conn, 7);
             if after == LUA_TSTRING {
                 (*out).push(key::AFTER_POSITION);
-                mp::put_str(&mut *out, bytes_at(l, 8));
+                mp::put_str(&mut *out, args.bytes(8));
             } else if after != LUA_TNIL {
                 (*out).push(key::AFTER_TUPLE);
-                put!(s, l, conn, 8);
+                put!(s, l, args, conn, 8);
             }
             if fetch {
                 (*out).extend_from_slice(&[key::FETCH_POSITION, 0xc3]);
+            }
+            return close(s, l, conn, manner, mark);
+        }
+    }
+}
+
+/// `scan(conn, space, index, key, how to wait ...)`: a select of all tuples if the key is empty, else of what equals it.
+pub(super) unsafe extern "C-unwind" fn l_scan(l: *mut lua_State) -> c_int {
+    const ALL: u8 = 2;
+    // SAFETY: called by Lua.
+    unsafe {
+        let s = state::current(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
+        loop {
+            let (manner, mark) = open!(s, l, args, conn, kind::SELECT, 5);
+            let out = &raw mut (*conn).out;
+            (*out).push(0x86);
+            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+            let iterator = (*out).len() + 1;
+            (*out).extend_from_slice(&[
+                key::ITERATOR,
+                0,
+                key::OFFSET,
+                0,
+                key::LIMIT,
+                0xce,
+                0xff,
+                0xff,
+                0xff,
+                0xff,
+                key::KEY,
+            ]);
+            let start = (*out).len();
+            put!(s, l, args, conn, 4);
+            if (&*out).get(start) == Some(&0x90)
+                && let Some(byte) = (&mut *out).get_mut(iterator)
+            {
+                *byte = ALL;
             }
             return close(s, l, conn, manner, mark);
         }
@@ -536,14 +621,15 @@ unsafe fn store(l: *mut lua_State, kind: u32) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         loop {
-            let (manner, mark) = open!(s, l, conn, kind, 4);
+            let (manner, mark) = open!(s, l, args, conn, kind, 4);
             let out = &raw mut (*conn).out;
             (*out).push(0x82);
-            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
             (*out).push(key::TUPLE);
-            put!(s, l, conn, 3);
+            put!(s, l, args, conn, 3);
             return close(s, l, conn, manner, mark);
         }
     }
@@ -566,15 +652,16 @@ pub(super) unsafe extern "C-unwind" fn l_delete(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         loop {
-            let (manner, mark) = open!(s, l, conn, kind::DELETE, 5);
+            let (manner, mark) = open!(s, l, args, conn, kind::DELETE, 5);
             let out = &raw mut (*conn).out;
             (*out).push(0x83);
-            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
             (*out).push(key::KEY);
-            put!(s, l, conn, 4);
+            put!(s, l, args, conn, 4);
             return close(s, l, conn, manner, mark);
         }
     }
@@ -585,17 +672,18 @@ pub(super) unsafe extern "C-unwind" fn l_update(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         loop {
-            let (manner, mark) = open!(s, l, conn, kind::UPDATE, 6);
+            let (manner, mark) = open!(s, l, args, conn, kind::UPDATE, 6);
             let out = &raw mut (*conn).out;
             (*out).push(0x85);
-            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            put_target(l, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
             (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::KEY]);
-            put!(s, l, conn, 4);
+            put!(s, l, args, conn, 4);
             (*out).push(key::TUPLE);
-            put!(s, l, conn, 5);
+            put!(s, l, args, conn, 5);
             return close(s, l, conn, manner, mark);
         }
     }
@@ -606,16 +694,17 @@ pub(super) unsafe extern "C-unwind" fn l_upsert(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         loop {
-            let (manner, mark) = open!(s, l, conn, kind::UPSERT, 5);
+            let (manner, mark) = open!(s, l, args, conn, kind::UPSERT, 5);
             let out = &raw mut (*conn).out;
             (*out).push(0x84);
-            put_target(l, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
+            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
             (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::TUPLE]);
-            put!(s, l, conn, 3);
+            put!(s, l, args, conn, 3);
             (*out).push(key::OPS);
-            put!(s, l, conn, 4);
+            put!(s, l, args, conn, 4);
             return close(s, l, conn, manner, mark);
         }
     }
@@ -626,11 +715,12 @@ pub(super) unsafe extern "C-unwind" fn l_send(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let kind = lua_tonumber(l, 2) as u32;
-        let (manner, mark) = open!(s, l, conn, kind, 4);
-        (&mut (*conn).out).extend_from_slice(bytes_at(l, 3));
+        let (manner, mark) = open!(s, l, args, conn, kind, 4);
+        (&mut (*conn).out).extend_from_slice(args.bytes(3));
         close(s, l, conn, manner, mark)
     }
 }
@@ -640,13 +730,14 @@ pub(super) unsafe extern "C-unwind" fn l_post(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         if (*conn).fd < 0 || transport::is_foreign(conn) {
             return refuse(l, Refusal::Code(code::REFUSED));
         }
         let committed = (*conn).committed;
         (&mut (*conn).out).truncate(committed);
-        (&mut (*conn).out).extend_from_slice(bytes_at(l, 2));
+        (&mut (*conn).out).extend_from_slice(args.bytes(2));
         transport::commit(s, conn);
     }
     0
@@ -657,7 +748,8 @@ pub(super) unsafe extern "C-unwind" fn l_rewait(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua in the fiber whose request it is.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         let f = (*s).cord.current;
         if (&(*conn).slab).get((*f).data.ticket).is_none_or(|entry| entry.waiter != f) {
             return refuse(l, Refusal::Code(code::REFUSED));
@@ -680,7 +772,8 @@ pub(super) unsafe extern "C-unwind" fn l_forget(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua in the fiber whose request it is.
     unsafe {
         let s = state::current(l);
-        let conn = conn!(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
         let f = (*s).cord.current;
         let ticket = (*f).data.ticket;
         if (&(*conn).slab).get(ticket).is_some_and(|entry| entry.waiter == f) {

@@ -20,6 +20,7 @@ use crate::lua::state::State;
 use crate::sys::fork;
 use crate::sys::poll::{CLOSED, READ, Readiness, WRITE};
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 
@@ -139,6 +140,8 @@ pub struct Conn {
     pub tuple_args: bool,
     /// How long the packet is whose beginning has arrived.
     pub need: usize,
+    /// The addresses of the metatables among its anchors, by their numbers.
+    metas: Vec<*const c_void>,
 }
 
 impl Conn {
@@ -183,6 +186,7 @@ impl Conn {
                 queue: VecDeque::new(),
                 tuple_args: false,
                 need: 0,
+                metas: Vec::new(),
             }));
             if let Some(place) = netbox.conns.get_mut(slot) {
                 *place = conn;
@@ -209,6 +213,23 @@ impl Conn {
     pub unsafe fn is_worker(&self, f: LuaFiber) -> bool {
         // SAFETY: records are never freed.
         f == self.worker && !f.is_null() && unsafe { (*f).id } == self.worker_id
+    }
+
+    /// The metatable of tuples with that number.
+    #[inline(always)]
+    pub fn meta(&self, reference: i32) -> *const c_void {
+        self.metas.get(reference.unsigned_abs() as usize).copied().unwrap_or(std::ptr::null())
+    }
+
+    /// Notes the address of a metatable that the anchors hold from now on.
+    pub fn set_meta(&mut self, reference: i32, address: *const c_void) {
+        let at = reference.unsigned_abs() as usize;
+        if self.metas.len() <= at {
+            self.metas.resize(at + 1, std::ptr::null());
+        }
+        if let Some(place) = self.metas.get_mut(at) {
+            *place = address;
+        }
     }
 
     /// Bytes still to be sent.

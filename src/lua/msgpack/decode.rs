@@ -5,7 +5,7 @@ use super::{Codec, Options, Shared, make_error};
 use crate::iproto::mp::{MpError, Reader};
 use crate::lua::state::push_str;
 use mlua::ffi::*;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 /// Why bytes are not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,17 +89,62 @@ pub unsafe fn decode(l: *mut lua_State, bytes: &[u8], at: usize, codec: *const C
             options: codec.options.get(),
             shared: &*shared,
             keys: (*shared).keys,
+            tuple_mt: std::ptr::null(),
         };
         match decoder.value(0) {
             Ok(()) => Ok(decoder.at),
             Err(failure) => {
-                // Takes back the containers that were being filled.
-                if failure == DecodeError::Lua {
-                    lua_insert(l, top + 1);
-                    lua_settop(l, top + 1);
-                } else {
-                    lua_settop(l, top);
-                }
+                taken_back(l, top, failure);
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// Takes back the containers that were being filled.
+#[cold]
+unsafe fn taken_back(l: *mut lua_State, top: c_int, failure: DecodeError) {
+    // SAFETY: the values above `top` are the decoder's.
+    unsafe {
+        if failure == DecodeError::Lua {
+            lua_insert(l, top + 1);
+            lua_settop(l, top + 1);
+        } else {
+            lua_settop(l, top);
+        }
+    }
+}
+
+/// As [`decode`], of an array that gets the metatable at address `mt`. `Ok(None)`, and nothing done, where tables cannot be
+/// reached in place or the value is no array.
+///
+/// # Errors
+/// As [`decode`].
+///
+/// # Safety
+/// As [`decode`]; `mt` is the address of a live table.
+#[inline]
+pub unsafe fn decode_tuple(
+    l: *mut lua_State,
+    bytes: &[u8],
+    at: usize,
+    codec: *const Codec,
+    mt: *const c_void,
+) -> Result<Option<usize>> {
+    // SAFETY: as for `decode`. No Lua code that could change the options runs before they are copied.
+    unsafe {
+        let codec = &*codec;
+        let shared = codec.shared;
+        if (*shared).layout.get().is_none() || !matches!(bytes.get(at), Some(0x90..=0x9f | 0xdc | 0xdd)) {
+            return Ok(None);
+        }
+        let top = lua_gettop(l);
+        let (options, keys) = (codec.options.get(), (*shared).keys);
+        let mut decoder = Decoder { l, bytes, at, options, shared: &*shared, keys, tuple_mt: mt };
+        match decoder.value(0) {
+            Ok(()) => Ok(Some(decoder.at)),
+            Err(failure) => {
+                taken_back(l, top, failure);
                 Err(failure)
             }
         }
@@ -132,6 +177,8 @@ struct Decoder<'a> {
     options: Options,
     shared: &'a Shared,
     keys: *mut Keys,
+    /// The metatable of the outermost array, if it is to have one of its own.
+    tuple_mt: *const c_void,
 }
 
 /// A value that is stored without the collector's help.
@@ -400,9 +447,11 @@ impl Decoder<'_> {
         unsafe {
             self.enter(count, 1, level)?;
             lua_createtable(self.l, count as c_int, 0);
-            let direct = if self.shared.layout.get().is_some() {
-                let address = lua_topointer(self.l, -1);
-                if self.options.decode_save_metatables {
+            let direct = if let Some(layout) = self.shared.layout.get() {
+                let address = layout.newest(self.l);
+                if level == 0 && !self.tuple_mt.is_null() {
+                    direct::set_metatable(address, self.tuple_mt);
+                } else if self.options.decode_save_metatables {
                     direct::set_metatable(address, self.shared.array_mt);
                 }
                 NewArray::new(address, count)

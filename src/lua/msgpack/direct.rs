@@ -18,6 +18,7 @@
 
 use super::{CData, CTYPE_IDS, Options, Shared};
 use crate::iproto::mp;
+use crate::lua::jit::OFFSET_BASE;
 use mlua::ffi::*;
 use std::ffi::{c_int, c_void};
 
@@ -37,18 +38,19 @@ const CDATA_ID: usize = 10;
 const CDATA_PAYLOAD: usize = 16;
 
 const NIL: u64 = u64::MAX;
-const POINTER: u64 = (1 << 47) - 1;
+pub(crate) const POINTER: u64 = (1 << 47) - 1;
 /// Tags as the upper 17 bits: the complement of a small number (`LJ_T*`).
 const fn tag(n: u64) -> u64 {
     !n & 0x1_ffff
 }
 const FALSE: u64 = tag(1);
 const TRUE: u64 = tag(2);
-const STR: u64 = tag(4);
+pub(crate) const STR: u64 = tag(4);
 const CDATA: u64 = tag(10);
-const TAB: u64 = tag(11);
+pub(crate) const TAB: u64 = tag(11);
+pub(crate) const UDATA: u64 = tag(12);
 /// Values with a lower tag are doubles; with this one, in builds that have them (ARM64), integers of 32 bits.
-const NUMX: u64 = tag(13);
+pub(crate) const NUMX: u64 = tag(13);
 
 /// What was proved about this process's LuaJIT.
 #[derive(Clone, Copy)]
@@ -57,6 +59,8 @@ pub(crate) struct Layout {
     str_len: usize,
     /// The node that tables without a hash part point at.
     nil_node: usize,
+    /// Offset of a userdata's memory; 0 where it is not known how a thread's stack is found ([`super::args`]).
+    pub(super) udata: usize,
 }
 
 /// The fast path gave up; nothing is wrong.
@@ -76,6 +80,9 @@ fn probe<const N: usize>(address: usize, pipe: [c_int; 2]) -> Option<[u8; N]> {
 }
 
 impl Layout {
+    /// Nothing is known.
+    pub(super) const NONE: Layout = Layout { str_len: 0, nil_node: 0, udata: 0 };
+
     /// Looks at the sample tables on `l`'s stack: at `idx` an array `{1.5, 'cord: twenty-one char', true, false, <the
     /// table at idx + 1>, <cdata int64_t -7>}`, at `idx + 1` a map `{key = 2.5}` with the metatable at `idx + 2`, which
     /// is an empty table. `int64_id` is that ctype's id.
@@ -93,7 +100,10 @@ impl Layout {
                 return None;
             }
             let tables = [0, 1, 2, 4].map(|i| lua_topointer(l, idx + i) as usize);
-            let layout = Self::look(tables, int64_id, pipe);
+            let mut layout = Self::look(tables, int64_id, pipe);
+            if let Some(layout) = &mut layout {
+                layout.udata = Self::look_at_stack(l, pipe).unwrap_or(0);
+            }
             libc::close(pipe[0]);
             libc::close(pipe[1]);
             layout
@@ -163,7 +173,84 @@ impl Layout {
             }
         }
         is(free == 24 && at_home >= 20)?;
-        Some(Layout { str_len, nil_node })
+        Some(Layout { str_len, nil_node, udata: 0 })
+    }
+
+    /// Whether base and top of the running function are where they are expected; where a userdata's memory begins.
+    unsafe fn look_at_stack(l: *mut lua_State, pipe: [c_int; 2]) -> Option<usize> {
+        let word = |address: usize| probe::<8>(address, pipe).map(|bytes| u64::from_le_bytes(bytes) as usize);
+        let is = |ok: bool| ok.then_some(());
+        // SAFETY: the caller, a C function, has free slots; the stack is put back by it.
+        unsafe {
+            let place = l as usize + OFFSET_BASE;
+            let (base, top) = (word(place)?, word(place + 8)?);
+            is(top == base + lua_gettop(l).unsigned_abs() as usize * 8)?;
+            lua_pushnumber(l, 1.5);
+            let memory = lua_newuserdata(l, 16) as usize;
+            is(word(place)? == base && word(place + 8)? == top + 16)?;
+            is(word(top)? as u64 == 1.5_f64.to_bits())?;
+            let value = word(top + 8)? as u64;
+            let offset = memory.wrapping_sub((value & POINTER) as usize);
+            is(value >> 47 == UDATA && (32..=64).contains(&offset))?;
+            Some(offset)
+        }
+    }
+
+    /// The address of the table on the top of the stack.
+    ///
+    /// # Safety
+    /// A table is there, and the layout was proved.
+    #[inline(always)]
+    pub(super) unsafe fn newest(&self, l: *mut lua_State) -> *const c_void {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.udata == 0 {
+                return lua_topointer(l, -1);
+            }
+            let top: *const u64 = read(l.cast(), OFFSET_BASE + 8);
+            (*top.sub(1) & POINTER) as *const c_void
+        }
+    }
+
+    /// The bytes of a string value.
+    ///
+    /// # Safety
+    /// `bits` is that of a live string.
+    #[inline(always)]
+    pub(super) unsafe fn bytes<'a>(&self, bits: u64) -> &'a [u8] {
+        // SAFETY: a string's bytes and length are where they were proved to be.
+        unsafe {
+            let string = (bits & POINTER) as *const u8;
+            let len: u32 = read(string, self.str_len);
+            std::slice::from_raw_parts(string.add(STR_DATA), len as usize)
+        }
+    }
+}
+
+/// Whether a table holds `true` under a name of eight bytes, and nothing else; `None` for tables of another make.
+///
+/// # Safety
+/// A live table, and a proved layout.
+#[inline(always)]
+pub(super) unsafe fn is_flag(t: *const u8, key: [u8; 8], layout: Layout) -> Option<bool> {
+    // SAFETY: fields of a live table; a hash part has `hmask` nodes and one.
+    unsafe {
+        let hmask: u32 = read(t, TAB_HMASK);
+        if read::<u32>(t, TAB_ASIZE) != 0 || hmask > 1 {
+            return None;
+        }
+        let mut node: *const u8 = read(t, TAB_NODE);
+        if hmask == 1 {
+            let values = (read::<u64>(node, 0), read::<u64>(node, NODE_SIZE));
+            match values {
+                (NIL, _) => node = node.add(NODE_SIZE),
+                (_, NIL) => {}
+                _ => return Some(false),
+            }
+        }
+        let name: u64 = read(node, NODE_KEY);
+        let is_true = read::<u64>(node, 0) >> 47 == TRUE;
+        Some(is_true && name >> 47 == STR && layout.bytes(name) == key)
     }
 }
 
@@ -201,7 +288,7 @@ pub(super) unsafe fn table(
 
 /// Reads a field of a proved layout.
 #[inline(always)]
-unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+pub(super) unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     // SAFETY: the caller names a field of a live object; all are aligned by LuaJIT.
     unsafe { base.add(offset).cast::<T>().read() }
 }
