@@ -101,9 +101,9 @@ describe('a server with a bad client', function()
 
     for _, case in ipairs {
         { 'a length that is no number', '\161x', 'Invalid MsgPack - packet length' },
-        { 'a length of 2 GiB', '\206\127\255\255\255', 'too big packet size in the header: 2147483647' },
-        { 'a length of 64 bits', '\207' .. ('\255'):rep(8), 'too big packet size in the header: 18446744073709551615' },
-        { 'a packet over the limit', '\206' .. client.be32(100001), 'too big packet size in the header: 100001' },
+        { 'a length of 2 GiB', '\206\127\255\255\255', 'Invalid MsgPack - too big packet size in the header: 2147483647' },
+        { 'a length of 64 bits', '\207' .. ('\255'):rep(8), 'Invalid MsgPack - too big packet size in the header: 18446744073709551615' },
+        { 'a packet over the limit', '\206' .. client.be32(100001), 'Invalid MsgPack - too big packet size in the header: 100001' },
         { 'an HTTP request', 'GET / HTTP/1.1\r\n\r\n', nil },
     } do
         it('answers ' .. case[1] .. ' and closes', function()

@@ -9,9 +9,10 @@
 //! All packets of one read are handled inside one protected call on the scratch thread. Whatever raises there (memory,
 //! or a metamethod of the table of functions) ends one request with an error; no value with a destructor is alive then.
 
+use super::engine::error::{self, Field};
 use super::engine::{BoxError, SpaceRef, Statement};
 use super::hub::{FEATURES, Hub, Instance, Purpose, Request, hook, open};
-use super::request::{Named, named, packet_code, scramble};
+use super::request::{Named, named, scramble};
 use super::session::{Phase, Session};
 use super::user::GUEST;
 use super::{stream, watch};
@@ -163,8 +164,8 @@ unsafe fn run_batch(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
             match frame(pending, (*instance).limits.packet) {
                 Err(broken) => {
                     // Nothing after this can be understood.
-                    let text = broken.to_string();
-                    error(hub, session, 0, errcode::INVALID_MSGPACK, text.as_bytes());
+                    let context = Context { sl, s, hub, i: (*batch).i, session, instance };
+                    context.refuse(0, &broken.into());
                     (*session).phase = Phase::Closing;
                 }
                 Ok(Frame::Incomplete(needed)) => {
@@ -226,12 +227,6 @@ impl Context {
         // SAFETY: as above.
         unsafe { error(self.hub, self.session, sync, code, message) }
     }
-
-    /// Fails with a text made for the purpose, which is gone before anything can raise.
-    pub(super) unsafe fn fail_with(&self, sync: u64, code: u32, message: impl Into<Vec<u8>>) {
-        // SAFETY: as above.
-        unsafe { error(self.hub, self.session, sync, code, &message.into()) }
-    }
 }
 
 impl Context {
@@ -262,7 +257,7 @@ unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64, waited: bool)
     unsafe {
         let at = match request_header(packet, &mut header) {
             Ok(at) => at,
-            Err(broken) => return context.fail_with(header.sync, errcode::INVALID_MSGPACK, broken.to_string()),
+            Err(broken) => return context.refuse(header.sync, &broken.into()),
         };
         *sync = header.sync;
         let body = packet.get(at..).unwrap_or_default();
@@ -276,7 +271,10 @@ unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64, waited: bool)
         if header.schema_version != 0 && header.schema_version != current {
             let wanted = header.schema_version;
             let text = format!("Wrong schema version, current: {current}, in request: {wanted}");
-            return context.fail_with(header.sync, errcode::WRONG_SCHEMA_VERSION, text);
+            let refused = BoxError::client(error::WRONG_SCHEMA_VERSION, text)
+                .with("actual", Field::Uint(current))
+                .with("expected", Field::Uint(wanted));
+            return context.refuse(header.sync, &refused);
         }
         match header.kind {
             kind::CALL | kind::CALL_16 => call(context, &header, body),
@@ -291,7 +289,8 @@ unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64, waited: bool)
             kind::WATCH | kind::UNWATCH | kind::WATCH_ONCE => watch::request(context, &header, body),
             other => {
                 let text = format!("Unknown request type {other}");
-                context.fail_with(header.sync, errcode::UNKNOWN_REQUEST_TYPE, text);
+                let refused = BoxError::client(error::UNKNOWN_REQUEST_TYPE, text);
+                context.refuse(header.sync, &refused.with("value", Field::Uint(other.into())));
             }
         }
     }
@@ -308,7 +307,7 @@ unsafe fn identify(context: &Context, header: &RequestHeader, body: &[u8]) {
                 let method = Some(CHAP_SHA1.as_bytes());
                 encode::id_response(context.out(), header.sync, version, PROTOCOL_VERSION, FEATURES, method);
             }
-            Err(broken) => context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+            Err(broken) => context.refuse(header.sync, &broken.into()),
         }
     }
 }
@@ -319,7 +318,7 @@ unsafe fn statement(context: &Context, header: &RequestHeader, body: &[u8]) {
     unsafe {
         let body = match Body::of_request(header.kind, body) {
             Ok(body) => body,
-            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+            Err(broken) => return context.refuse(header.sync, &broken.into()),
         };
         let made = Statement::from_body(header.kind, &body).and_then(|statement| {
             let Some(statement) = statement else { return Ok(()) };
@@ -374,12 +373,12 @@ unsafe fn login(context: &Context, header: &RequestHeader, body: &[u8]) {
     unsafe {
         let body = match Body::of_request(kind::AUTH, body) {
             Ok(body) => body,
-            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+            Err(broken) => return context.refuse(header.sync, &broken.into()),
         };
         let user = body.str(key::USER_NAME).unwrap_or_default();
         let session = context.session;
         let known = match scramble(&body, user == GUEST) {
-            Err((code, text)) => return context.fail_with(header.sync, code, text),
+            Err(refused) => return context.refuse(header.sync, &refused),
             Ok(None) => true,
             Ok(Some(answer)) => {
                 let salt = (&(*session).salt).first_chunk::<20>();
@@ -448,7 +447,7 @@ unsafe fn call(context: &Context, header: &RequestHeader, body: &[u8]) {
     unsafe {
         let request = match named(header.kind, key::FUNCTION_NAME, body) {
             Ok(found) => found,
-            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+            Err(broken) => return context.refuse(header.sync, &broken.into()),
         };
         let name = request.name;
         let user = &raw const (*context.session).user;
@@ -460,8 +459,9 @@ unsafe fn call(context: &Context, header: &RequestHeader, body: &[u8]) {
         let base = lua_gettop(context.sl);
         if !push_function(context, name) {
             lua_settop(context.sl, base);
-            let text = [b"Procedure '", name, b"' is not defined"].concat();
-            return context.fail_with(header.sync, errcode::NO_SUCH_PROC, text);
+            let name = String::from_utf8_lossy(name);
+            let refused = BoxError::client(error::NO_SUCH_PROC, format!("Procedure '{name}' is not defined"));
+            return context.refuse(header.sync, &refused.with("func", Field::Str(&name)));
         }
         let purpose = if header.kind == kind::CALL { Purpose::Call } else { Purpose::Call16 };
         start(context, header, base, &request, purpose);
@@ -578,7 +578,7 @@ unsafe fn eval(context: &Context, header: &RequestHeader, body: &[u8]) {
     unsafe {
         let request = match named(kind::EVAL, key::EXPR, body) {
             Ok(found) => found,
-            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+            Err(broken) => return context.refuse(header.sync, &broken.into()),
         };
         let user = &raw const (*context.session).user;
         if !(*context.instance).eval || !(&(*context.instance).users).allow(&*user, |user| user.eval) {
@@ -707,7 +707,7 @@ unsafe fn push_arguments(context: &Context, sync: u64, args: &[u8]) -> bool {
     unsafe {
         let mut reader = Reader::new(args);
         let Ok(count) = reader.read_array() else {
-            context.fail(sync, errcode::INVALID_MSGPACK, b"Invalid MsgPack - packet body");
+            context.refuse(sync, &BoxError::msgpack("packet body"));
             return false;
         };
         let fits = c_int::try_from(count).is_ok_and(|count| lua_checkstack(sl, count.saturating_add(8)) != 0);

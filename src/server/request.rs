@@ -1,17 +1,10 @@
 //! What the server reads out of requests itself: pure bytes. Statements are the engine's ([`super::engine::Statement`]).
 
 use crate::iproto::auth::{CHAP_SHA1, Scramble};
-use crate::iproto::constants::{errcode, key};
+use super::engine::error::{self, BoxError, Field};
+use crate::iproto::constants::key;
 use crate::iproto::decode::{Body, PacketError};
 use crate::iproto::mp::{self, Reader};
-
-/// The code of a packet's error.
-pub fn packet_code(error: PacketError) -> u32 {
-    match error {
-        PacketError::MissingField(_) => errcode::MISSING_REQUEST_FIELD,
-        _ => errcode::INVALID_MSGPACK,
-    }
-}
 
 /// What a CALL or an EVAL says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +62,9 @@ fn quick(name_key: u8, body: &[u8]) -> Option<Named<'_>> {
 /// What an AUTH request proves itself with; nothing when it asks to be guest again.
 ///
 /// # Errors
-/// Code and text.
-pub fn scramble<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>, (u32, Vec<u8>)> {
-    let broken = || (errcode::INVALID_MSGPACK, b"Invalid MsgPack - authentication request body".to_vec());
+/// Tarantool's.
+pub fn scramble<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>, BoxError> {
+    let broken = || BoxError::msgpack("authentication request body");
     let mut reader = Reader::new(body.raw(key::TUPLE).unwrap_or_default());
     let count = reader.read_array().map_err(|_| broken())?;
     if count == 0 && guest {
@@ -82,12 +75,14 @@ pub fn scramble<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>
     }
     let method = reader.read_str().map_err(|_| broken())?;
     if method != CHAP_SHA1.as_bytes() {
-        let text = [b"Unknown authentication method '", method, b"'"].concat();
-        return Err((errcode::UNKNOWN_AUTH_METHOD, text));
+        let method = String::from_utf8_lossy(method);
+        let refused = BoxError::client(error::UNKNOWN_AUTH_METHOD, format!("Unknown authentication method '{method}'"));
+        return Err(refused.with("value", Field::Str(&method)));
     }
     let invalid = |what: &str| {
-        let text = format!("Invalid 'chap-sha1' request: {what}");
-        (errcode::INVALID_AUTH_REQUEST, text.into_bytes())
+        BoxError::client(error::INVALID_AUTH_REQUEST, format!("Invalid '{CHAP_SHA1}' request: {what}"))
+            .with("auth_method", Field::Str(CHAP_SHA1))
+            .with("details", Field::Str(what))
     };
     let answer = match reader.peek() {
         Ok(mp::Family::Str) => reader.read_str(),

@@ -49,6 +49,11 @@ local function describe(value)
     local stack = {}
     for i, entry in ipairs(list) do
         local fields = entry.fields and setmetatable(entry.fields, msgpack.map_mt)
+        if entry.type == 'LuajitError' and fields ~= nil then
+            -- What was raised is for this process: its text is the message already.
+            fields.value = nil
+            fields = next(fields) ~= nil and fields or nil
+        end
         stack[i] = { [0] = entry.type, entry.file, entry.line, entry.message, entry.errno, entry.code, fields }
     end
     local ok, bytes = pcall(msgpack.encode, { [0] = stack })

@@ -3,11 +3,10 @@
 //! Source: `src/box/iproto.cc` (`iproto_msg_decode`, `tx_process_begin` and others), 3.9-dev.
 
 use super::dispatch::Context;
-use super::engine::error::Code;
+use super::engine::error::{Code, Field};
 use super::engine::{BoxError, Engine, TxnId};
-use super::request::packet_code;
 use super::session::{Session, Stream};
-use crate::iproto::constants::{errcode, key, kind};
+use crate::iproto::constants::{key, kind};
 use crate::iproto::decode::{Body, RequestHeader};
 use crate::iproto::encode;
 
@@ -59,7 +58,7 @@ pub(super) unsafe fn admit(context: &Context, header: &RequestHeader, packet: &[
         if !belongs(header.kind) {
             let name = kind::name(header.kind).unwrap_or("UNKNOWN");
             let refused = refuse(IN_STREAM, format!("Unable to process {name} request in stream"));
-            context.refuse(header.sync, &refused);
+            context.refuse(header.sync, &refused.with("request", Field::Str(name)));
             return false;
         }
         let session = &mut *context.session;
@@ -110,14 +109,14 @@ pub(super) unsafe fn control(context: &Context, header: &RequestHeader, body: &[
         if header.stream_id == 0 {
             let name = kind::name(header.kind).unwrap_or("UNKNOWN");
             let refused = refuse(OUT_OF_STREAM, format!("Unable to process {name} request out of stream"));
-            return context.refuse(header.sync, &refused);
+            return context.refuse(header.sync, &refused.with("request", Field::Str(name)));
         }
         let body = match Body::of_request(header.kind, body) {
             Ok(body) => body,
-            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+            Err(broken) => return context.refuse(header.sync, &broken.into()),
         };
         if body.bool(key::IS_SYNC) == Some(false) {
-            return context.fail(header.sync, errcode::ILLEGAL_PARAMS, b"is_sync can only be true");
+            return context.refuse(header.sync, &BoxError::illegal("is_sync can only be true"));
         }
         let now = (*context.s).cord.clock.monotonic;
         let engine = &mut (*context.instance).engine;
@@ -151,7 +150,7 @@ fn begin(stream: &mut Stream, engine: &mut Engine, body: &Body<'_>, now: u64) ->
         return Err(BoxError::illegal("timeout must be a number greater than 0"));
     }
     if body.uint(key::TXN_ISOLATION).is_some_and(|level| level >= ISOLATION_LEVELS) {
-        return Err(BoxError::illegal("txn_isolation must be one of box.txn_isolation_level (keys or values)"));
+        return Err(BoxError::illegal("unknown isolation level"));
     }
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
     let deadline = timeout.map_or(0, |seconds| now.saturating_add((seconds * 1e9) as u64));

@@ -2,11 +2,11 @@
 //!
 //! Source: `src/box/iproto.cc` (`iproto_session_notify`), `src/box/watcher.c`, 3.9-dev.
 
+use super::engine::BoxError;
 use super::dispatch::{Context, bytes_at};
 use super::hub::{Event, Hub, Instance};
-use super::request::packet_code;
 use super::session::Session;
-use crate::iproto::constants::{errcode, key, kind};
+use crate::iproto::constants::{key, kind};
 use crate::iproto::decode::{Body, RequestHeader};
 use crate::iproto::encode;
 use crate::lua::msgpack;
@@ -23,14 +23,14 @@ pub(super) unsafe fn request(context: &Context, header: &RequestHeader, body: &[
     unsafe {
         let body = match Body::of_request(header.kind, body) {
             Ok(body) => body,
-            Err(broken) => return context.fail_with(header.sync, packet_code(broken), broken.to_string()),
+            Err(broken) => return context.refuse(header.sync, &broken.into()),
         };
         let name = body.str(key::EVENT_KEY).unwrap_or_default();
         let session = &mut *context.session;
         match header.kind {
             kind::WATCH => {
                 if !session.watches.contains_key(name) && (session.watches.len() >= KEYS || name.len() > KEY_SIZE) {
-                    return context.fail(header.sync, errcode::ILLEGAL_PARAMS, b"too many watched keys");
+                    return context.refuse(header.sync, &BoxError::illegal("too many watched keys"));
                 }
                 let is_new = !session.watches.contains_key(name);
                 let watch = session.watches.entry(name.into()).or_default();

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The definitions, as options of the spaces and of their indexes.
-const SPACES: [(u32, &str, &[&str]); 5] = [
+const SPACES: [(u32, &str, &[&str]); 6] = [
     (
         600,
         "{}",
@@ -42,6 +42,18 @@ const SPACES: [(u32, &str, &[&str]); 5] = [
             r#"{"parts": [[1, "unsigned"]]}"#,
             r#"{"parts": [{"field": 2, "type": "string", "collation": "unicode_ci"}], "unique": false}"#,
             r#"{"parts": [{"field": 2, "type": "string", "collation": "unicode"}], "unique": false}"#,
+        ],
+    ),
+    (
+        605,
+        "{}",
+        &[
+            r#"{"parts": [[1, "scalar"]]}"#,
+            r#"{"parts": [{"field": 2, "type": "double", "is_nullable": true}], "unique": false}"#,
+            r#"{"parts": [{"field": 3, "type": "boolean", "is_nullable": true}], "unique": false}"#,
+            r#"{"parts": [{"field": 4, "type": "uuid", "is_nullable": true}], "unique": true}"#,
+            r#"{"parts": [{"field": 5, "type": "decimal", "is_nullable": true}], "unique": false}"#,
+            r#"{"parts": [{"field": 6, "type": "varbinary", "is_nullable": true}], "unique": true}"#,
         ],
     ),
     (604, r#"{"field_count": 3}"#, &[r#"{"parts": [[3, "scalar"]]}"#, r#"{"parts": [[2, "string"], [3, "scalar"]]}"#]),
@@ -166,6 +178,7 @@ fn is_old_refusal(answer: &Answer) -> bool {
         || answer.message == beyond
         || answer.message.contains("double update")
         || answer.message.contains("a string")
+        || answer.message.contains("expected double")
 }
 
 /// A random value, of a kind that the field of that number often has.
@@ -204,19 +217,42 @@ fn value(random: &mut Random, field: u64) -> Vec<u8> {
     }
 }
 
+/// A value of the space with a field of each type, now and then one that does not fit.
+fn typed_value(random: &mut Random, field: u64) -> Vec<u8> {
+    let low = random.below(5) as u8;
+    // 2.6 takes no integers for doubles, and no UUIDs for scalars.
+    let other = [3, 6, 8][random.below(3) as usize];
+    let fitting = if random.below(6) == 0 { other } else { field };
+    match fitting {
+        1 => value(random, 3),
+        2 => [&b"\xcb\x3f\xf0\0\0\0\0\0"[..], &[low]].concat(),
+        3 => mp(["true", "false"][usize::from(low % 2)]),
+        4 => [&b"\xd8\x02"[..], &[low; 16]].concat(),
+        5 => vec![0xd5, 1, low, 0x1c],
+        6 => vec![0xc4, 2, low, 0],
+        7 => mp(&low.to_string()),
+        _ => mp("null"),
+    }
+}
+
 fn array(items: &[Vec<u8>]) -> Vec<u8> {
     let mut out = vec![0x90 | items.len() as u8];
     items.iter().for_each(|item| out.extend_from_slice(item));
     out
 }
 
-fn tuple(random: &mut Random) -> Vec<u8> {
+fn tuple(random: &mut Random, space: u64) -> Vec<u8> {
+    if space == 4 {
+        let fields = 3 + random.below(4);
+        return array(&(1..=fields).map(|field| typed_value(random, field)).collect::<Vec<_>>());
+    }
     let fields = 3 + random.below(4) - u64::from(random.below(20) == 0);
     array(&(1..=fields).map(|field| value(random, field)).collect::<Vec<_>>())
 }
 
 /// A key of up to as many parts as the index has, now and then of one more.
-fn search_key(random: &mut Random, parts: &[u64]) -> Vec<u8> {
+fn search_key(random: &mut Random, space: u64, parts: &[u64]) -> Vec<u8> {
+    let value = if space == 4 { typed_value } else { value };
     let count = random.below(parts.len() as u64 + 1) + u64::from(random.below(10) == 0);
     let field = |n: u64| parts.get(n as usize).copied().unwrap_or(1);
     array(&(0..count).map(|n| value(random, field(n))).collect::<Vec<_>>())
@@ -276,7 +312,7 @@ fn nested_operation(random: &mut Random) -> Vec<u8> {
     array(&[array(&items)])
 }
 
-fn operations(random: &mut Random) -> Vec<u8> {
+fn operations(random: &mut Random, space: u64) -> Vec<u8> {
     if random.below(3) == 0 {
         return nested_operation(random);
     }
@@ -286,8 +322,8 @@ fn operations(random: &mut Random) -> Vec<u8> {
     let mut operation = || {
         let field = fields.remove(random.below(fields.len() as u64) as usize);
         let code = ["=", "=", "+", "-", "&", "|", "^", ":", "?"][random.below(9) as usize];
-        // Field 3 may be binary, which 2.6 does not splice.
-        let code = if code == ":" && field == 3 { "+" } else { code };
+        // Some fields may be binary, which 2.6 does not splice.
+        let code = if code == ":" && (field == 3 || space == 4) { "+" } else { code };
         let from_end = count == 1 && code != ":" && random.below(3) == 0;
         let number = mp(&if from_end { field as i64 - 4 } else { field as i64 }.to_string());
         let mut items = vec![mp(&format!(r#""{code}""#)), number];
@@ -312,21 +348,26 @@ fn operations(random: &mut Random) -> Vec<u8> {
 /// The fields of an index of [`SPACES`], by its position.
 fn fields_of(space: u64, index: u64) -> &'static [u64] {
     match (space, index) {
-        (0 | 3, 0) => &[1],
+        (0 | 3 | 4, 0) => &[1],
+        (4, 1) => &[2],
+        (4, 2) => &[3],
+        (4, 3) => &[4],
+        (4, 4) => &[5],
+        (4, 5) => &[6],
         (0, 1) | (2, 0) | (3, _) => &[2],
-        (0, 2) | (1, 1) | (4, 0) => &[3],
+        (0, 2) | (1, 1) | (5, 0) => &[3],
         (1, 0) => &[1, 2],
         (1, 2) => &[3, 1],
-        (4, 1) => &[2, 3],
+        (5, 1) => &[2, 3],
         _ => &[],
     }
 }
 
 fn request(random: &mut Random) -> (u32, Vec<u8>) {
-    let space = random.below(5);
+    let space = random.below(6);
     let missing = u64::from(random.below(30) == 0);
     let index = random.below(SPACES[space as usize].2.len() as u64 + missing);
-    let mut entries: Vec<(u8, Vec<u8>)> = vec![(key::SPACE_ID, mp(&(600 + space).to_string()))];
+    let mut entries: Vec<(u8, Vec<u8>)> = vec![(key::SPACE_ID, mp(&SPACES[space as usize].0.to_string()))];
     let mut put = |key, value| entries.push((key, value));
     let kind = [kind::SELECT, kind::INSERT, kind::REPLACE, kind::REPLACE, kind::UPDATE, kind::UPSERT, kind::DELETE]
         [random.below(7) as usize];
@@ -339,20 +380,24 @@ fn request(random: &mut Random) -> (u32, Vec<u8>) {
             put(key::ITERATOR, mp(&if space == 2 && is_scan { 0 } else { iterator }.to_string()));
             put(key::OFFSET, mp(&random.below(3).to_string()));
             put(key::LIMIT, mp(&[0, 3, 100][random.below(3) as usize].to_string()));
-            put(key::KEY, search_key(random, fields_of(space, index)));
+            put(key::KEY, search_key(random, space, fields_of(space, index)));
         }
-        kind::INSERT | kind::REPLACE => put(key::TUPLE, tuple(random)),
+        kind::INSERT | kind::REPLACE => put(key::TUPLE, tuple(random, space)),
         kind::UPSERT => {
             put(key::INDEX_BASE, mp("1"));
-            put(key::TUPLE, tuple(random));
-            put(key::OPS, operations(random));
+            put(key::TUPLE, tuple(random, space));
+            // Beyond the end, which 2.6 refuses: UPSERT hides that.
+            let beyond = mp(r#""[4]""#);
+            let ops =
+                std::iter::repeat_with(|| operations(random, space)).find(|ops| !ops.windows(4).any(|w| w == beyond));
+            put(key::OPS, ops.unwrap());
         }
         _ => {
             put(key::INDEX_ID, mp(&index.to_string()));
-            put(key::KEY, search_key(random, fields_of(space, index)));
+            put(key::KEY, search_key(random, space, fields_of(space, index)));
             if kind == kind::UPDATE {
                 put(key::INDEX_BASE, mp("1"));
-                put(key::TUPLE, operations(random));
+                put(key::TUPLE, operations(random, space));
             }
         }
     }
@@ -395,7 +440,15 @@ fn answers_as_tarantool_does() {
     let seed = std::env::var("DIFFERENTIAL_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0x00c0_ffee);
     let mut random = Random(seed);
     let (mut successes, mut skipped) = (0, 0);
+    let mut idle = None;
     for round in 0..rounds {
+        // A transaction that has to do with nothing has the engine take the long way for everything.
+        if round % 1000 == 0 {
+            match idle.take() {
+                Some(txn) => engine.rollback(txn),
+                None => idle = Some(engine.begin()),
+            }
+        }
         let (kind, body) = request(&mut random);
         let theirs = oracle.ask(kind, &body);
         if matches!(kind, kind::UPDATE | kind::UPSERT) && is_old_refusal(&theirs) {

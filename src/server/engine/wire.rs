@@ -5,7 +5,7 @@ use super::error::{BoxError, Result};
 use super::query::After;
 use super::txn::TxnId;
 use crate::iproto::constants::{key, kind};
-use crate::iproto::decode::{Body, PacketError};
+use crate::iproto::decode::{Body, FrameError, PacketError};
 use crate::iproto::encode;
 use crate::iproto::error::{self as stack, ErrorEntry};
 use crate::iproto::mp;
@@ -136,6 +136,15 @@ impl BoxError {
         let mut stack = Vec::new();
         self.write_stack(&mut stack);
         encode::error_raw(out, sync, schema_version, self.code, self.message.as_bytes(), &stack);
+    }
+}
+
+impl From<FrameError> for BoxError {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Length => BoxError::msgpack("packet length"),
+            FrameError::TooBig(_) => BoxError::msgpack(&error.to_string()),
+        }
     }
 }
 
