@@ -93,6 +93,20 @@ function pack.map(pairs_list)
 end
 pack.null, pack['true'], pack['false'] = '\192', '\195', '\194'
 
+-- Any value: tables are arrays if they have a first element or none at all, else maps.
+function pack.value(value)
+    if type(value) == 'number' then return pack.uint(value) end
+    if type(value) == 'string' then return pack.str(value) end
+    if type(value) ~= 'table' then return value == nil and pack.null or pack[tostring(value)] end
+    local items = {}
+    if value[1] ~= nil or next(value) == nil then
+        for i, item in ipairs(value) do items[i] = pack.value(item) end
+        return pack.array(items)
+    end
+    for key, item in pairs(value) do items[#items + 1] = pack.value(key) .. pack.value(item) end
+    return '\223' .. be(#items, 4) .. table.concat(items)
+end
+
 -- Reads an unsigned number at `at`; its value and the next position.
 local function unpack_uint(text, at)
     local first = text:byte(at)
@@ -233,6 +247,28 @@ function Peer:serve(count)
         done = done + 1
     end
     return done
+end
+
+-- Answers the requests for the schema: `rows` has a list of rows for each of the spaces 281, 289, 277, 341; what is not there
+-- does not exist. Everything else is answered by `other(request)`, or with OK and nothing.
+function Peer:serve_schema(rows, other)
+    while true do
+        local request = self:read_request()
+        if not request then return end
+        local id = request.type == 1 and request.body:match '\16\205(..)'
+        id = id and id:byte(1) * 256 + id:byte(2)
+        if id and rows[id] then
+            local items = {}
+            for i, row in ipairs(rows[id]) do items[i] = pack.value(row) end
+            self:reply(request.sync, items)
+        elseif id == 277 or id == 341 then
+            self:error(request.sync, 36, "Space '" .. id .. "' does not exist")
+        elseif other then
+            other(request)
+        else
+            self:reply(request.sync)
+        end
+    end
 end
 
 -- Half-close: 'write' (the other end reads the end of the stream), 'read' or 'both'.

@@ -95,7 +95,7 @@ impl SockAddr {
         }
     }
 
-    fn family(&self) -> c_int {
+    pub(super) fn family(&self) -> c_int {
         c_int::from(self.storage.ss_family)
     }
 }

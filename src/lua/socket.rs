@@ -270,6 +270,31 @@ fn prepare(fd: RawFd) {
     }
 }
 
+/// Makes a stream socket that does not block and begins to connect it: to a numeric address and a port, or to "unix/" and
+/// a path. The descriptor, if one was made (else -1), is the caller's to close even where this fails.
+pub(crate) fn dial(host: &[u8], port: &[u8]) -> (RawFd, Result<(), c_int>) {
+    let mut addr = match SockAddr::local(host, port) {
+        Ok(addr) => addr,
+        Err(errno) => return (-1, Err(errno)),
+    };
+    // SAFETY: plain calls; the address and its length belong together.
+    unsafe {
+        let fd = libc::socket(addr.family(), libc::SOCK_STREAM | ATOMIC, 0);
+        if fd < 0 {
+            return (-1, Err(last_errno()));
+        }
+        prepare(fd);
+        // Fails on unix sockets, where there is nothing to delay.
+        let yes: c_int = 1;
+        let len = size_of::<c_int>() as libc::socklen_t;
+        libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), len);
+        if libc::connect(fd, addr.as_mut_ptr(), addr.len) == 0 || last_errno() == libc::EINPROGRESS {
+            return (fd, Ok(()));
+        }
+        (fd, Err(last_errno()))
+    }
+}
+
 /// Puts a new descriptor into a handle. Whatever had its number is gone.
 unsafe fn own(s: *mut State, handle: *mut Handle, fd: RawFd, stream: bool) {
     // SAFETY: the caller's contract: both are live.

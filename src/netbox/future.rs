@@ -9,7 +9,7 @@
 
 use super::codec::{self, Broken, Kept};
 use super::reply::{self, Context};
-use super::request::{Entry, How};
+use super::request::{Entry, How, code};
 use super::transport::{self, Conn};
 use crate::fiber::fiber::Wait;
 use crate::fiber::wait::WaitList;
@@ -360,8 +360,8 @@ unsafe fn push_outcome(l: *mut lua_State, future: *mut Future, at: c_int) -> c_i
     }
 }
 
-/// `future_wait(future, deadline)`: true and the outcome if it has one; else it waits for the reply or a push, and returns
-/// nil or a code.
+/// `future_wait(future, deadline[, own])`: true and the outcome if it has one; else it waits for the reply or a push, and
+/// returns nil or a code. The connection's worker may wait for its own requests alone.
 unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua.
     unsafe {
@@ -371,6 +371,10 @@ unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
             return 1 + push_outcome(l, future, 1);
         }
         let s = state::current(l);
+        if (*(*future).conn).is_worker((*s).cord.current) && lua_toboolean(l, 3) == 0 {
+            lua_pushinteger(l, code::WORKER as lua_Integer);
+            return 1;
+        }
         let way = match way(s, l) {
             Ok(way) => way,
             Err(text) => return fail_with(l, text),

@@ -12,14 +12,13 @@ use crate::iproto::constants::GREETING_SIZE;
 use crate::iproto::greeting::{self, SALT_USED};
 use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
 use crate::lua::msgpack::args::Args;
+use crate::lua::socket::dial;
 use crate::lua::state::{self, Keep};
 use crate::sys::fork;
 use crate::sys::luajit::Entry;
 use mlua::ffi::*;
 use std::ffi::c_int;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::IntoRawFd;
 
 /// The functions of this file and the others.
 const FUNCTIONS: &[Entry] = &[
@@ -270,44 +269,24 @@ unsafe extern "C-unwind" fn l_is_worker(l: *mut lua_State) -> c_int {
     1
 }
 
-/// `open(conn, address[, port])`: begins to connect, to a unix socket's path if there is no port. Nil, or an errno.
+/// `open(conn, host, port)`: begins to connect, to "unix/" and a path or to an address and a port. Nil, or an errno.
 unsafe extern "C-unwind" fn l_open(l: *mut lua_State) -> c_int {
-    // SAFETY: called by netbox.lua; nothing with a destructor is alive when values are pushed.
+    // SAFETY: called by netbox.lua; the strings stay on the stack.
     unsafe {
         let conn = conn!(l);
-        let mut len = 0;
-        let at = luaL_checklstring(l, 2, &raw mut len);
-        let address = std::slice::from_raw_parts(at.cast::<u8>(), len);
-        let opened = if lua_type(l, 3) == LUA_TNIL {
-            open_unix(address)
-        } else {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            open_ip(address, lua_tonumber(l, 3) as u16)
-        };
-        match opened {
-            Ok(fd) => {
-                transport::adopt(conn, fd);
-                0
-            }
-            Err(error) => push_errno(l, &error),
+        let (mut host_len, mut port_len) = (0, 0);
+        let host = luaL_checklstring(l, 2, &raw mut host_len).cast::<u8>();
+        let port = luaL_checklstring(l, 3, &raw mut port_len).cast::<u8>();
+        let (host, port) = (std::slice::from_raw_parts(host, host_len), std::slice::from_raw_parts(port, port_len));
+        let (fd, begun) = dial(host, port);
+        if fd >= 0 {
+            transport::adopt(conn, fd);
+        }
+        match begun {
+            Ok(()) => 0,
+            Err(errno) => push_errno(l, &io::Error::from_raw_os_error(errno)),
         }
     }
-}
-
-fn open_unix(path: &[u8]) -> io::Result<c_int> {
-    use std::os::unix::ffi::OsStrExt;
-    let stream = mio::net::UnixStream::connect(std::ffi::OsStr::from_bytes(path))?;
-    Ok(stream.into_raw_fd())
-}
-
-fn open_ip(address: &[u8], port: u16) -> io::Result<c_int> {
-    let ip: IpAddr = std::str::from_utf8(address)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let stream = mio::net::TcpStream::connect(SocketAddr::new(ip, port))?;
-    let _ = stream.set_nodelay(true);
-    Ok(stream.into_raw_fd())
 }
 
 /// `set_fd(conn, fd)`: takes over a connected socket. Nil, or an errno.

@@ -91,6 +91,7 @@ local ACTIVE = { active = true }
 -- ---------------------------------------------------------------- requests
 
 local slow
+local IN_TRIGGER = 'Synchronous requests are not allowed in net.box trigger'
 
 -- The results of a request, or what has to be done before there are any.
 local function settle(op, conn, a, b, c, d, e, ok, ...)
@@ -133,6 +134,8 @@ function slow(op, conn, a, b, c, d, e, deadline, code, ...)
         return slow(op, conn, a, b, c, d, e, deadline, raw.rewait(conn._raw, deadline))
     elseif code == DONE_STALE then
         return stale(conn, deadline, ...)
+    elseif code == WORKER or (code == REFUSED and raw.is_worker(conn._raw)) then
+        return error(IN_TRIGGER, 2)
     elseif code == REFUSED then
         local early = conn.state == 'active'
         local active, problem = wait_for(conn, ACTIVE, deadline)
@@ -143,12 +146,14 @@ function slow(op, conn, a, b, c, d, e, deadline, code, ...)
         end
         if problem then
             return fail(problem, 2)
+        elseif not active and conn.state == 'fetch_schema' then
+            -- The schema took longer than the caller has time. As by Tarantool, the request is sent all the same.
+            op(conn, conn, a, b, c, d, e)
+            return fail(TIMED_OUT, 2)
         elseif not active then
             return E.raise(not_established(conn), 2)
         end
         return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
-    elseif code == WORKER then
-        return error('Synchronous requests are not allowed in net.box trigger', 2)
     elseif type(code) == 'number' then
         raw.forget(conn._raw)
         return fail(code, 2)
@@ -427,12 +432,16 @@ local function is_connection(conn)
 end
 core.is_connection, core.fail = is_connection, fail
 
+local CALL_USAGE = 'Use remote:call(func_name, {arg1, arg2, ...}, opts) instead of '
+    .. 'remote:call(func_name, arg1, arg2, ...)'
+local EVAL_USAGE = 'Use remote:eval(expression, {arg1, arg2, ...}, opts) instead of '
+    .. 'remote:eval(expression, arg1, arg2, ...)'
+
 function methods.call(conn, name, args, opts)
     if type(conn) ~= 'table' then
         return dot_call('call')
     elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
-        return error('Use remote:call(func_name, {arg1, arg2, ...}, opts) instead of '
-            .. 'remote:call(func_name, arg1, arg2, ...)', 2)
+        return error(CALL_USAGE, 2)
     end
     if type(name) ~= 'string' then
         name = tostring(name)
@@ -452,8 +461,7 @@ function methods.eval(conn, expression, args, opts)
     if type(conn) ~= 'table' then
         return dot_call('eval')
     elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
-        return error('Use remote:eval(expression, {arg1, arg2, ...}, opts) instead of '
-            .. 'remote:eval(expression, arg1, arg2, ...)', 2)
+        return error(EVAL_USAGE, 2)
     end
     if type(expression) ~= 'string' then
         expression = tostring(expression)
@@ -487,7 +495,7 @@ function methods.ping(conn, opts)
         end
     end
     if raw.is_worker(conn._raw) then
-        return error('Synchronous requests are not allowed in net.box trigger', 2)
+        return error(IN_TRIGGER, 2)
     end
     local ok = pcall(bare_ping, conn, opts ~= nil and deadline_of(opts) or nil)
     if not ok and fraw.is_cancelled() then
@@ -506,6 +514,10 @@ end
 local function wait_state(conn, wanted, timeout, usage)
     if timeout ~= nil and (type(timeout) == 'table' or tonumber(timeout) == nil) then
         return illegal('Usage: conn:' .. usage, 3)
+    end
+    if timeout == nil and not wanted[conn.state] and raw.is_worker(conn._raw) then
+        -- It would wait for itself.
+        return error(IN_TRIGGER, 3)
     end
     local deadline = timeout and fraw.deadline(timeout) or nil
     local value, code = wait_for(conn, wanted, deadline)
@@ -733,6 +745,8 @@ local function waited(f, deadline, code, value, err)
         return waited(f, deadline, future_wait(f, deadline))
     elseif code == TIMED_OUT then
         return nil, E.timed_out()
+    elseif code == WORKER then
+        return error(IN_TRIGGER, 2)
     end
     return fail(code, 2)
 end
@@ -786,6 +800,8 @@ local function next_push(state, i)
         if code == TIMED_OUT then
             state.done = true
             return NULL, E.timed_out()
+        elseif code == WORKER then
+            return error(IN_TRIGGER, 2)
         elseif code and code ~= true then
             return fail(code, 2)
         end
@@ -1628,24 +1644,61 @@ function self.reload_schema() end
 
 function self.close() end
 
-function self.call(_, name, args)
-    local f, object = function_at(tostring(name))
+-- What a server would send: a nil as NULL, an error as an object.
+local function as_reply(ok, ...)
+    if not ok then
+        local err = ...
+        if not E.is(err) then
+            -- Its code, too, is what it would be at the other end of a connection.
+            err = E.decode_stack(E.encode_stack(E.wrap(err)))
+        end
+        return E.raise(err, 3)
+    end
+    local n = select('#', ...)
+    if n == 0 then
+        return
+    end
+    local results = { ... }
+    for i = 1, n do
+        if results[i] == nil then
+            results[i] = NULL
+        end
+    end
+    return unpack(results, 1, n)
+end
+
+-- A list of arguments as a server gets it: nils in between are there, those at its end are not.
+local function length_of(args)
+    return args and table.maxn(args) or 0
+end
+
+local function check_self(object, name, args, usage)
+    if type(object) ~= 'table' then
+        return dot_call(name, 3)
+    elseif args ~= nil and type(args) ~= 'table' then
+        return error(usage, 3)
+    end
+end
+
+function self.call(object, name, args)
+    check_self(object, 'call', args, CALL_USAGE)
+    local f, owner = function_at(tostring(name))
     if not callable(f) then
         return E.raise(E.client(33, format("Procedure '%s' is not defined", tostring(name))), 2)
     end
-    args = args or {}
-    if object ~= nil then
-        return f(object, unpack(args))
+    if owner ~= nil then
+        return as_reply(pcall(f, owner, unpack(args or {}, 1, length_of(args))))
     end
-    return f(unpack(args))
+    return as_reply(pcall(f, unpack(args or {}, 1, length_of(args))))
 end
 
-function self.eval(_, expression, args)
-    local chunk, problem = loadstring(expression, '=eval')
+function self.eval(object, expression, args)
+    check_self(object, 'eval', args, EVAL_USAGE)
+    local chunk, problem = loadstring(tostring(expression), '=eval')
     if chunk == nil then
         return E.raise(E.client(PROC_LUA, problem), 2)
     end
-    return chunk(unpack(args or {}))
+    return as_reply(pcall(chunk, unpack(args or {}, 1, length_of(args))))
 end
 netbox.self = self
 

@@ -178,10 +178,13 @@ return function(core)
                 return err
             end
         end
+        if p.path == nil and p.port == nil then
+            return no_connection('getaddrinfo: Servname not supported for ai_socktype')
+        end
         deadline = fraw.deadline(p.connect_timeout)
         p.deadline = deadline
         if p.path ~= nil then
-            return open(p, rc, p.path, nil, deadline)
+            return open(p, rc, 'unix/', p.path, deadline)
         end
         for i = 1, #addresses do
             err = open(p, rc, addresses[i], p.port, deadline)
@@ -240,7 +243,7 @@ return function(core)
 
     local function await(p, rc, future)
         while true do
-            local code, value, err = raw.future_wait(future)
+            local code, value, err = raw.future_wait(future, nil, true)
             if code == true then
                 return err, value
             end
