@@ -18,6 +18,7 @@ pub mod lua;
 pub mod netbox;
 pub mod server;
 pub mod sys;
+pub mod tls;
 
 #[cfg(feature = "module")]
 macro_rules! luaopen {

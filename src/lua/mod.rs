@@ -18,6 +18,7 @@ pub mod sockaddr;
 pub mod socket;
 pub mod sockopt;
 pub mod state;
+pub mod tls;
 pub mod trace;
 pub mod uuid;
 
@@ -72,6 +73,7 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.netbox.space", native: None, source: include_str!("../netbox/space.lua") },
     Module { name: "cord.netbox.tuple", native: None, source: include_str!("../netbox/tuple.lua") },
     Module { name: "cord.server.space", native: None, source: include_str!("../server/space.lua") },
+    Module { name: "cord.tls", native: Some(tls::native), source: include_str!("tls.lua") },
     Module { name: "cord.uuid", native: Some(uuid::native), source: include_str!("uuid.lua") },
 ];
 

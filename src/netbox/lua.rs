@@ -4,7 +4,7 @@
 
 use super::codec::{self, Kept};
 use super::transport::{self, Conn, Phase, Problem, attention};
-use super::{future, reply, request, resolve};
+use super::{future, reply, request, resolve, secure};
 use crate::fiber::fiber::Wait;
 use crate::fiber::wait::WaitList;
 use crate::iproto::auth;
@@ -16,6 +16,8 @@ use crate::lua::socket::dial;
 use crate::lua::state::{self, Keep};
 use crate::sys::fork;
 use crate::sys::luajit::Entry;
+use crate::sys::poll::{READ, WRITE};
+use crate::tls::Handshake;
 use mlua::ffi::*;
 use std::ffi::c_int;
 use std::io;
@@ -29,6 +31,8 @@ const FUNCTIONS: &[Entry] = &[
     (c"set_fd", l_set_fd),
     (c"wait_fd", l_wait_fd),
     (c"connected", l_connected),
+    (c"secure", l_secure),
+    (c"handshake", l_handshake),
     (c"greeting", l_greeting),
     (c"scramble", l_scramble),
     (c"attach", l_attach),
@@ -344,8 +348,55 @@ unsafe extern "C-unwind" fn l_connected(l: *mut lua_State) -> c_int {
     0
 }
 
+/// `secure(conn, setup)`: begins TLS on the connected socket. Nil, or what is wrong.
+unsafe extern "C-unwind" fn l_secure(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; the setup stays on the stack.
+    unsafe {
+        let conn = conn!(l);
+        let Some(setup) = crate::lua::tls::client_at(l, 2) else {
+            return luaL_error(l, c"net.box: a TLS setup expected".as_ptr());
+        };
+        match secure::begin(conn, &*setup) {
+            Ok(()) => 0,
+            Err(problem) => {
+                state::push_str(l, &problem);
+                1
+            }
+        }
+    }
+}
+
+/// `handshake(conn)`: goes on with it. Nil when it is over; 'wait' and what to wait for; 'tls' and words; or an errno.
+unsafe extern "C-unwind" fn l_handshake(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua.
+    unsafe {
+        let conn = conn!(l);
+        let wanted = match secure::handshake(conn) {
+            Ok(Handshake::Done) => return 0,
+            Ok(Handshake::Read) => READ,
+            Ok(Handshake::Write) => WRITE,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return push_tls(l, conn),
+            Err(error) => return push_errno(l, &error),
+        };
+        lua_pushstring_(l, c"wait".as_ptr());
+        lua_pushinteger(l, lua_Integer::from(wanted));
+    }
+    2
+}
+
+/// Pushes 'tls' and what went wrong.
+unsafe fn push_tls(l: *mut lua_State, conn: *mut Conn) -> c_int {
+    // SAFETY: every C function has free slots; the text is Lua's before anything else happens.
+    unsafe {
+        lua_pushstring_(l, c"tls".as_ptr());
+        let problem = (&(*conn).tls).as_ref().and_then(|tls| tls.problem());
+        state::push_str(l, problem.unwrap_or("TLS"));
+    }
+    2
+}
+
 /// `greeting(conn)`: reads what there is of it. Nil while it is not all there; 'ok', version id, protocol, uuid and
-/// salt; 'invalid'; 'eof'; or an errno.
+/// salt; 'invalid'; 'eof'; 'tls' and words; or an errno.
 unsafe extern "C-unwind" fn l_greeting(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua; the input buffer is the connection's own.
     unsafe {
@@ -355,24 +406,19 @@ unsafe extern "C-unwind" fn l_greeting(l: *mut lua_State) -> c_int {
             input.resize(GREETING_SIZE, 0);
         }
         while (*conn).end < GREETING_SIZE {
-            let at = (&mut (*conn).input).as_mut_ptr().add((*conn).end);
-            let n = libc::recv((*conn).fd, at.cast(), GREETING_SIZE - (*conn).end, 0);
-            if n > 0 {
-                #[allow(clippy::cast_sign_loss)]
-                {
-                    (*conn).end += n as usize;
+            let room = (&mut (*conn).input).get_mut((*conn).end..GREETING_SIZE).unwrap_or_default();
+            match secure::read(conn, room) {
+                Ok(0) => {
+                    lua_pushstring_(l, c"eof".as_ptr());
+                    return 1;
                 }
-                continue;
-            }
-            if n == 0 {
-                lua_pushstring_(l, c"eof".as_ptr());
-                return 1;
-            }
-            let error = io::Error::last_os_error();
-            match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock => return 0,
-                _ => return push_errno(l, &error),
+                Ok(n) => (*conn).end += n,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => return 0,
+                    io::ErrorKind::InvalidData => return push_tls(l, conn),
+                    _ => return push_errno(l, &error),
+                },
             }
         }
         (*conn).end = 0;
@@ -442,6 +488,7 @@ unsafe extern "C-unwind" fn l_half_close(l: *mut lua_State) -> c_int {
     unsafe {
         let conn = conn!(l);
         if (*conn).fd >= 0 && (*conn).forks == fork::current() {
+            secure::close(conn);
             libc::shutdown((*conn).fd, libc::SHUT_WR);
         }
     }
@@ -512,7 +559,7 @@ unsafe extern "C-unwind" fn l_alert(l: *mut lua_State) -> c_int {
     0
 }
 
-/// `problem(conn)`: nil, a name, or 'system', errno and the call's name.
+/// `problem(conn)`: nil, a name, 'tls' and words, or 'system', errno and the call's name.
 unsafe extern "C-unwind" fn l_problem(l: *mut lua_State) -> c_int {
     // SAFETY: called by netbox.lua.
     unsafe {
@@ -531,6 +578,7 @@ unsafe extern "C-unwind" fn l_problem(l: *mut lua_State) -> c_int {
             Problem::Header => "header",
             Problem::Body => "body",
             Problem::Forked => "forked",
+            Problem::Tls => return push_tls(l, conn),
         };
         state::push_str(l, name);
     }

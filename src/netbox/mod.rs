@@ -5,7 +5,7 @@
 //!        |                                                                 ^
 //!        v  request.rs                                                     |  reply.rs: one protected job a batch
 //!   [ out buffer ] --one write a turn--> socket --one read an event--> [ in buffer ]
-//!                    transport.rs                     transport.rs
+//!                    transport.rs                     transport.rs      with TLS between: secure.rs
 //! ```
 //!
 //! The data plane above is native and knows neither handshakes nor schemas. The control plane (connecting, logging in,
@@ -18,6 +18,7 @@ pub mod lua;
 pub mod reply;
 pub mod request;
 pub mod resolve;
+pub mod secure;
 pub mod transport;
 
 use crate::lua::body::Listener;

@@ -7,6 +7,7 @@ local raw, load = ...
 
 local E = load('cord.error')
 local uri = load('cord.uri')
+local tls = load('cord.tls')
 local msgpack = load('cord.msgpack')
 local fiber = load('cord.fiber')
 local tuples = load('cord.netbox.tuple')
@@ -216,7 +217,7 @@ local function check_options(opts, template, level)
         end
         if not fits then
             local which = #expected == 1 and 'should be of type %s'
-                or template == core.CONNECT_OPTIONS and 'should be one of types: %s' or 'should be of type %s'
+                or template.wait_connected and 'should be one of types: %s' or 'should be of type %s'
             return illegal(format("options parameter '%s' " .. which, key, concat(expected, ', ')), level + 1)
         end
     end
@@ -1250,11 +1251,25 @@ function core.check_required(p)
     end
 end
 
-function core.auth_body(p, method)
-    if method ~= 'chap-sha1' then
+-- Why a method cannot be used; `setup` is the connection's encryption.
+function core.check_auth_type(method, setup)
+    if method == 'pap-sha256' then
+        if not setup then
+            return E.client(UNSUPPORTED,
+                "Authentication method 'pap-sha256' does not support unencrypted connection")
+        end
+    elseif method ~= nil and method ~= 'chap-sha1' then
         return E.client(249, format("Unknown authentication method '%s'", method))
     end
-    local answer = raw.scramble(p.salt, p.password or '')
+end
+
+function core.auth_body(p, method)
+    local refused = core.check_auth_type(method, p.tls)
+    if refused then
+        return refused
+    end
+    local password = p.password or ''
+    local answer = method == 'pap-sha256' and password or raw.scramble(p.salt, password)
     return nil, map { KEY_USER, raw.encode(p.user), KEY_TUPLE, raw.encode({ method, answer }) }
 end
 
@@ -1398,6 +1413,9 @@ core.CONNECT_OPTIONS = {
     _disable_graceful_shutdown = { 'boolean' },
 }
 
+-- A descriptor has no URI that parameters could stand in.
+core.FROM_FD_OPTIONS = setmetatable({ params = { 'table' } }, { __index = core.CONNECT_OPTIONS })
+
 local function parameters(parts, opts)
     local reconnect = opts.reconnect_after and tonumber(opts.reconnect_after)
     local p = {
@@ -1523,21 +1541,21 @@ local function do_connect(first, second, third, fourth)
     if opts ~= nil then
         check_options(opts, core.CONNECT_OPTIONS, 3)
     end
-    local transport = parts.params and parts.params.transport and parts.params.transport[1] or 'plain'
-    if transport == 'ssl' then
-        return illegal('SSL is not available in this build', 3)
-    elseif transport ~= 'plain' then
-        return illegal('Invalid transport: ' .. transport, 3)
+    local setup, wrong = tls.client(parts.params)
+    if setup == false then
+        return illegal(wrong, 3)
     end
     opts = copy_options(opts or {})
     if opts.console then
         return illegal('Netbox text protocol support was dropped, please use require(\'console\').connect() instead', 3)
     end
     credentials(parts, opts)
-    if opts.auth_type ~= nil and opts.auth_type ~= 'chap-sha1' then
-        return E.raise(E.client(249, format("Unknown authentication method '%s'", opts.auth_type)), 3)
+    local refused = core.check_auth_type(opts.auth_type, setup)
+    if refused then
+        return E.raise(refused, 3)
     end
     local p = parameters(parts, opts)
+    p.tls = setup
     opts._password = nil
     return start(p, opts, parts.host, parts.service)
 end
@@ -1598,11 +1616,21 @@ function netbox.from_fd(fd, opts, third)
         return illegal('Invalid fd: expected nonnegative integer')
     end
     if opts ~= nil then
-        check_options(opts, core.CONNECT_OPTIONS, 2)
+        check_options(opts, core.FROM_FD_OPTIONS, 2)
     end
     opts = copy_options(opts or {})
+    local params, wrong = tls.params(opts.params or {})
+    local setup = false
+    if params then
+        setup, wrong = tls.client(params)
+    end
+    if setup == false then
+        return illegal(wrong)
+    end
+    opts.params = nil
     credentials({}, opts)
     local p = parameters({}, opts)
+    p.tls = setup
     p.fd, p.reconnect_after, opts._password = fd, nil, nil
     opts.reconnect_after = nil
     p.name = format('fd=%d', fd)

@@ -102,13 +102,16 @@ local function connection(source, options)
     if type(source) == 'table' and source.uri ~= nil then
         uri = source.uri
         for key, value in pairs(source) do
-            if key ~= 'uri' and key ~= 'name' then
+            if key ~= 'uri' and key ~= 'name' and key ~= 'params' then
                 opts[key] = value
             end
         end
     end
     opts.wait_connected = false
     opts.reconnect_after = opts.reconnect_after or options.reconnect_after
+    if type(source) == 'table' and source.params ~= nil then
+        uri = { uri = uri, params = source.params }
+    end
     return netbox.connect(uri, opts)
 end
 

@@ -13,12 +13,14 @@
 
 use super::reply;
 use super::request::Slab;
+use super::secure;
 use crate::fiber::fiber::flag;
 use crate::fiber::wait::WaitList;
 use crate::lua::body::{LuaBody, LuaFiber};
 use crate::lua::state::State;
 use crate::sys::fork;
 use crate::sys::poll::{CLOSED, READ, Readiness, WRITE};
+use crate::tls::Tls;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io::{self, ErrorKind};
@@ -72,6 +74,8 @@ pub enum Problem {
     Body,
     /// This process was forked off the one whose socket it is.
     Forked,
+    /// TLS: the words are [`Tls::problem`]'s.
+    Tls,
 }
 
 /// Something the data plane hands to the worker as bytes.
@@ -97,12 +101,14 @@ pub struct Conn {
     pub fd: RawFd,
     /// The process it was made in: [`fork::generation`].
     pub forks: u32,
+    /// What lies between us and the socket, if the connection is encrypted.
+    pub tls: Option<Box<Tls>>,
     watch: Option<usize>,
     /// Encoded requests; what is beyond `committed` belongs to one being encoded.
     pub out: Vec<u8>,
     /// Bytes of `out` that belong to whole requests.
     pub committed: usize,
-    sent: usize,
+    pub(super) sent: usize,
     /// Listed in [`Netbox::dirty`](super::Netbox::dirty).
     pub dirty: bool,
     blocked: bool,
@@ -162,6 +168,7 @@ impl Conn {
                 refs: 0,
                 fd: -1,
                 forks: 0,
+                tls: None,
                 watch: None,
                 out: Vec::new(),
                 committed: 0,
@@ -234,7 +241,7 @@ impl Conn {
 
     /// Bytes still to be sent.
     pub fn unsent(&self) -> usize {
-        self.committed - self.sent
+        self.committed - self.sent + self.tls.as_ref().map_or(0, |tls| tls.pending())
     }
 }
 
@@ -341,6 +348,7 @@ pub unsafe fn leave_to_parent(s: *mut State) {
         for slot in 0..(*s).netbox.conns.len() {
             let conn = (&(*s).netbox.conns).get(slot).copied().unwrap_or(std::ptr::null_mut());
             if !conn.is_null() && is_foreign(conn) {
+                (*conn).tls = None;
                 (&mut (*conn).out).clear();
                 (*conn).committed = 0;
                 (*conn).sent = 0;
@@ -363,11 +371,13 @@ pub unsafe fn close_fd(s: *mut State, conn: *mut Conn) {
             (*s).cord.descriptors.forget((*conn).fd);
             // A child process that inherited the socket must not keep the server waiting, nor end its parent's connection.
             if !is_foreign(conn) {
+                secure::close(conn);
                 libc::shutdown((*conn).fd, libc::SHUT_RDWR);
             }
             libc::close((*conn).fd);
             (*conn).fd = -1;
         }
+        (*conn).tls = None;
         (*conn).phase = Phase::Refusing;
         (&mut (*conn).out).clear();
         (*conn).committed = 0;
@@ -398,6 +408,10 @@ pub unsafe fn attach(s: *mut State, conn: *mut Conn) -> io::Result<()> {
         (*conn).schema_changes = 0;
         (*conn).attention &= !(attention::BROKEN | attention::STALE | attention::QUEUED);
         (*conn).watch = Some((*s).cord.descriptors.watch((*conn).fd, READ, data)?);
+        if (*conn).tls.is_some() {
+            // What was decrypted with the greeting is not announced any more.
+            secure::receive(s, conn, true);
+        }
         Ok(())
     }
 }
@@ -425,6 +439,9 @@ pub unsafe fn commit(s: *mut State, conn: *mut Conn) {
 pub unsafe fn flush(s: *mut State, conn: *mut Conn) {
     // SAFETY: the bytes are the connection's own and nothing runs meanwhile.
     unsafe {
+        if (*conn).tls.is_some() {
+            return secure::flush(s, conn);
+        }
         while (*conn).sent < (*conn).committed && (*conn).fd >= 0 {
             let at = (*conn).out.as_ptr().add((*conn).sent);
             let len = (*conn).committed - (*conn).sent;
@@ -447,7 +464,7 @@ pub unsafe fn flush(s: *mut State, conn: *mut Conn) {
     }
 }
 
-unsafe fn sent_all(s: *mut State, conn: *mut Conn) {
+pub(super) unsafe fn sent_all(s: *mut State, conn: *mut Conn) {
     // SAFETY: as for `flush`.
     unsafe {
         if (*conn).blocked {
@@ -473,7 +490,7 @@ unsafe fn sent_all(s: *mut State, conn: *mut Conn) {
 }
 
 #[cold]
-unsafe fn block(s: *mut State, conn: *mut Conn) {
+pub(super) unsafe fn block(s: *mut State, conn: *mut Conn) {
     // SAFETY: as for `flush`.
     unsafe {
         if (*conn).sent > INPUT_MAX && (*conn).out.len() == (*conn).committed {
@@ -495,7 +512,7 @@ unsafe fn block(s: *mut State, conn: *mut Conn) {
 }
 
 #[cold]
-unsafe fn half_broken(s: *mut State, conn: *mut Conn, errno: i32) {
+pub(super) unsafe fn half_broken(s: *mut State, conn: *mut Conn, errno: i32) {
     // SAFETY: as for `flush`.
     unsafe {
         (*conn).sent = (*conn).committed;
@@ -529,6 +546,9 @@ pub unsafe fn ready(s: *mut State, conn: *mut Conn, what: Readiness) {
 unsafe fn receive(s: *mut State, conn: *mut Conn, to_end: bool) {
     // SAFETY: as for `ready`.
     unsafe {
+        if (*conn).tls.is_some() {
+            return secure::receive(s, conn, to_end);
+        }
         while (*conn).fd >= 0 && (*conn).problem == Problem::None {
             make_room(conn);
             let room = (*conn).input.len() - (*conn).end;
@@ -547,9 +567,7 @@ unsafe fn receive(s: *mut State, conn: *mut Conn, to_end: bool) {
             #[allow(clippy::cast_sign_loss)]
             let n = n as usize;
             (*conn).end += n;
-            if n == room && (*conn).read_size < INPUT_MAX {
-                (*conn).read_size *= 2;
-            }
+            grow(conn, n == room);
             reply::handle(s, conn);
             if n < room && !to_end {
                 return;
@@ -558,9 +576,20 @@ unsafe fn receive(s: *mut State, conn: *mut Conn, to_end: bool) {
     }
 }
 
+/// Asks for more the next time if a read got all it asked for.
+#[inline(always)]
+pub(super) unsafe fn grow(conn: *mut Conn, full: bool) {
+    // SAFETY: the record is live.
+    unsafe {
+        if full && (*conn).read_size < INPUT_MAX {
+            (*conn).read_size *= 2;
+        }
+    }
+}
+
 /// Makes room behind what has arrived: for one read, or for the rest of a packet whose length is known, though never
 /// for much more than has really come.
-unsafe fn make_room(conn: *mut Conn) {
+pub(super) unsafe fn make_room(conn: *mut Conn) {
     // SAFETY: the record is live; the borrow ends here.
     let conn = unsafe { &mut *conn };
     let have = conn.end - conn.start;

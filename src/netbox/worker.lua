@@ -45,6 +45,11 @@ return function(core)
         return no_connection(cause.message, cause)
     end
 
+    local function tls_error(text)
+        local cause = E.make({ type = 'SSLError', message = text })
+        return no_connection(text, cause)
+    end
+
     local function problem_of(rc)
         local kind, errno, call = raw.problem(rc)
         if kind == 'system' then
@@ -59,6 +64,8 @@ return function(core)
             return E.client(INVALID_MSGPACK, 'Invalid MsgPack - packet body')
         elseif kind == 'forked' then
             return no_connection('Connection belongs to the process this one was forked from')
+        elseif kind == 'tls' then
+            return tls_error(errno)
         end
         return no_connection('Peer closed')
     end
@@ -169,6 +176,7 @@ return function(core)
         if p.fd then
             local errno = raw.set_fd(rc, p.fd)
             p.fd = nil
+            p.deadline = fraw.deadline(p.connect_timeout)
             return errno and system_error(rc, 'fcntl', errno) or nil
         end
         local err, addresses, deadline
@@ -198,6 +206,31 @@ return function(core)
         return err
     end
 
+    -- The handshake of an encrypted connection.
+    local function secure(p, rc)
+        if p.tls == nil then
+            return nil
+        end
+        local problem = raw.secure(rc, p.tls)
+        if problem then
+            return tls_error(problem)
+        end
+        while true do
+            local status, what = raw.handshake(rc)
+            if status == nil then
+                return nil
+            elseif status == 'tls' then
+                return tls_error(what)
+            elseif status ~= 'wait' then
+                return system_error(rc, 'recv', status)
+            end
+            local err = wait_fd(p, rc, what, p.deadline)
+            if err then
+                return err
+            end
+        end
+    end
+
     local function greet(p, rc)
         while true do
             local status, version_id, protocol, uuid, salt = raw.greeting(rc)
@@ -211,6 +244,8 @@ return function(core)
                 return no_connection('Invalid greeting')
             elseif status == 'eof' then
                 return no_connection('Peer closed')
+            elseif status == 'tls' then
+                return tls_error(version_id)
             elseif status ~= nil then
                 return system_error(rc, 'recv', status)
             end
@@ -365,7 +400,7 @@ return function(core)
     end
 
     local function connect(p, rc, box)
-        local err = dial(p, rc) or greet(p, rc)
+        local err = dial(p, rc) or secure(p, rc) or greet(p, rc)
         if err then
             return err
         end

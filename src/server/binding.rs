@@ -6,7 +6,7 @@ use super::engine::Engine;
 use super::hub::{Hub, Instance, Limits, Stat};
 use super::listener::Listener;
 use super::session::Session;
-use super::user::Users;
+use super::user::{GUEST, User, Users};
 use crate::iproto::constants::kind;
 use crate::lua::msgpack;
 use crate::lua::state::{self, Keep, State};
@@ -78,19 +78,25 @@ unsafe fn instance_at(l: *mut lua_State) -> (*mut State, *mut Hub, usize, *mut I
     }
 }
 
-/// `create(uuid, eval)`: the number of a new server.
+/// `create(uuid, eval, pap)`: the number of a new server.
 unsafe extern "C-unwind" fn l_create(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua; the UUID's bytes are copied.
     unsafe {
         let s = state::current(l);
         let uuid = String::from_utf8_lossy(bytes_at(l, 1)).into_owned();
+        let pap = lua_toboolean(l, 3) != 0;
+        let mut users = Users::default();
+        if pap {
+            users.set(GUEST, User::mighty(Some(data::secret(pap, b""))));
+        }
         let number = (&mut (*(*s).server).instances).insert(Box::new(Instance {
             limits: Limits::default(),
             stat: Stat::default(),
             engine: Engine::new(),
             uuid,
             eval: lua_toboolean(l, 2) != 0,
-            users: Users::default(),
+            users,
+            pap,
             events: FxHashMap::default(),
             hooks: 0,
             sessions: 0,
@@ -140,11 +146,12 @@ unsafe extern "C-unwind" fn l_hooks(l: *mut lua_State) -> c_int {
 }
 
 /// Nothing, or a text and an errno.
-unsafe fn listen(l: *mut lua_State, listener: std::io::Result<Listener>) -> c_int {
+unsafe fn listen(l: *mut lua_State, listener: std::io::Result<Listener>, setup: c_int) -> c_int {
     // SAFETY: as for `instance_at`. A memory error while the texts are pushed would leak them, which is all it does.
     unsafe {
         let (s, hub, number, _) = instance_at(l);
-        let added = listener.and_then(|listener| Hub::add_door(hub, s, number, listener));
+        let tls = crate::lua::tls::server_at(l, setup);
+        let added = listener.and_then(|listener| Hub::add_door(hub, s, number, listener, tls));
         let Err(error) = added else { return 0 };
         let errno = error.raw_os_error().unwrap_or(0);
         state::push_str(l, &error.to_string());
@@ -153,20 +160,20 @@ unsafe fn listen(l: *mut lua_State, listener: std::io::Result<Listener>) -> c_in
     2
 }
 
-/// `listen_tcp(server, host, port)`
+/// `listen_tcp(server, host, port[, setup])`
 unsafe extern "C-unwind" fn l_listen_tcp(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua.
     unsafe {
         let host = String::from_utf8_lossy(bytes_at(l, 2)).into_owned();
         let port = lua_tointeger_(l, 3) as u16;
-        listen(l, Listener::tcp(&host, port))
+        listen(l, Listener::tcp(&host, port), 4)
     }
 }
 
-/// `listen_unix(server, path)`
+/// `listen_unix(server, path[, setup])`
 unsafe extern "C-unwind" fn l_listen_unix(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua.
-    unsafe { listen(l, Listener::unix(Path::new(OsStr::from_bytes(bytes_at(l, 2))))) }
+    unsafe { listen(l, Listener::unix(Path::new(OsStr::from_bytes(bytes_at(l, 2)))), 3) }
 }
 
 /// `addresses(server)`: as results.

@@ -7,9 +7,8 @@ use super::engine::{
 };
 use super::hub::Instance;
 use super::stream::transaction_of;
-use super::user::{Names, User};
+use super::user::{Names, Secret, User};
 use super::watch;
-use crate::iproto::auth;
 use crate::iproto::decode::Body;
 use crate::lua::msgpack;
 use crate::lua::state::{self, State};
@@ -360,17 +359,19 @@ unsafe extern "C-unwind" fn l_broadcast(l: *mut lua_State) -> c_int {
     }
 }
 
+/// What is kept of a password.
+pub(super) fn secret(pap: bool, password: &[u8]) -> Secret {
+    if pap { Secret::pap(uuid::Uuid::new_v4().into_bytes(), password) } else { Secret::chap(password) }
+}
+
 /// `set_user(server, name, password, mighty)`: a password of nil is one that nobody has.
 unsafe extern "C-unwind" fn l_set_user(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua.
     unsafe {
         let (_, instance) = instance!(l);
         let password = (lua_type(l, 3) == LUA_TSTRING).then(|| bytes_at(l, 3));
-        let user = if lua_toboolean(l, 4) != 0 {
-            User::mighty(password)
-        } else {
-            User { hash: password.map(auth::password_hash), ..User::default() }
-        };
+        let secret = password.map(|password| secret((*instance).pap, password));
+        let user = if lua_toboolean(l, 4) != 0 { User::mighty(secret) } else { User { secret, ..User::default() } };
         (&mut (*instance).users).set(bytes_at(l, 2), user);
         done(l)
     }

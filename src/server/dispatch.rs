@@ -12,12 +12,12 @@
 use super::engine::error::{self, Field};
 use super::engine::{BoxError, SpaceRef, Statement};
 use super::hub::{FEATURES, Hub, Instance, Purpose, Request, hook, open};
-use super::request::{Named, named, scramble};
+use super::request::{Named, Proof, named, proof};
 use super::session::{Phase, Session};
 use super::user::GUEST;
 use super::{stream, watch};
 use crate::fiber::fiber::flag;
-use crate::iproto::auth::CHAP_SHA1;
+use crate::iproto::auth::{CHAP_SHA1, PAP_SHA256};
 use crate::iproto::constants::{PROTOCOL_VERSION, errcode, feature, key, kind};
 use crate::iproto::decode::{Body, Frame, RequestHeader, frame, id_body, request_header};
 use crate::iproto::encode;
@@ -304,7 +304,8 @@ unsafe fn identify(context: &Context, header: &RequestHeader, body: &[u8]) {
             Ok(id) => {
                 (*context.session).features = id.features;
                 let version = context.schema_version();
-                let method = Some(CHAP_SHA1.as_bytes());
+                let method = if (*context.instance).pap { PAP_SHA256 } else { CHAP_SHA1 };
+                let method = Some(method.as_bytes());
                 encode::id_response(context.out(), header.sync, version, PROTOCOL_VERSION, FEATURES, method);
             }
             Err(broken) => context.refuse(header.sync, &broken.into()),
@@ -377,14 +378,16 @@ unsafe fn login(context: &Context, header: &RequestHeader, body: &[u8]) {
         };
         let user = body.str(key::USER_NAME).unwrap_or_default();
         let session = context.session;
-        let known = match scramble(&body, user == GUEST) {
+        let users = &(*context.instance).users;
+        let known = match proof(&body, user == GUEST, (*session).socket.is_secure()) {
             Err(refused) => return context.refuse(header.sync, &refused),
-            Ok(None) => true,
-            Ok(Some(answer)) => {
+            Ok(Proof::Guest) => true,
+            Ok(Proof::Chap(answer)) => {
                 let salt = (&(*session).salt).first_chunk::<20>();
-                let proved = salt.is_some_and(|salt| (&(*context.instance).users).verify(user, salt, answer));
+                let proved = salt.is_some_and(|salt| users.verify(user, salt, answer));
                 proved && !(*session).refusing
             }
+            Ok(Proof::Pap(password)) => users.verify_password(user, password) && !(*session).refusing,
         };
         if known {
             (*session).user = user.into();

@@ -16,9 +16,11 @@ use crate::lua::body;
 use crate::lua::msgpack::{Codec, Formats};
 use crate::lua::state::State;
 use crate::sys::poll::{CLOSED, READ, Readiness, WRITE};
+use crate::tls::{Handshake, ServerConfig};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 /// Bytes read from one client before it is others' turn.
 const BUDGET: usize = 256 * 1024;
@@ -103,6 +105,8 @@ pub struct Instance {
     pub eval: bool,
     /// Who may do what.
     pub users: Users,
+    /// Whether users log in with `pap-sha256`.
+    pub pap: bool,
     /// Values of keys that clients may watch.
     pub events: FxHashMap<Box<[u8]>, Event>,
     /// Bits of [`hook`].
@@ -167,8 +171,11 @@ pub struct Request {
 /// A listening socket.
 struct Door {
     instance: usize,
+    serial: u64,
     listener: Listener,
     token: usize,
+    /// What clients are encrypted with.
+    tls: Option<Arc<ServerConfig>>,
     /// Clients could not be taken: no descriptors.
     stuck: bool,
 }
@@ -331,20 +338,32 @@ impl Hub {
     ///
     /// # Safety
     /// `s` is live and this is its hub.
-    pub unsafe fn add_door(hub: *mut Hub, s: *mut State, instance: usize, listener: Listener) -> std::io::Result<()> {
+    pub unsafe fn add_door(
+        hub: *mut Hub,
+        s: *mut State,
+        instance: usize,
+        listener: Listener,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> std::io::Result<()> {
         // SAFETY: the caller's contract.
         unsafe {
             let entry = (&mut (*hub).doors).vacant_entry();
             let data = (entry.key() << 1 | 1) << 3 | (*hub).number;
             let token = (*s).cord.descriptors.watch(listener.fd(), READ, data)?;
-            entry.insert(Door { instance, listener, token, stuck: false });
+            let serial = (*hub).next_id;
+            (*hub).next_id += 1;
+            entry.insert(Door { instance, serial, listener, token, tls, stuck: false });
         }
         Ok(())
     }
 
     /// The addresses a server is bound to.
     pub fn addresses(&self, instance: usize) -> impl Iterator<Item = String> {
-        self.doors.iter().filter(move |(_, door)| door.instance == instance).map(|(_, door)| door.listener.address())
+        let ours = self.doors.iter().map(|(_, door)| door).filter(|door| door.instance == instance);
+        let mut ours: Vec<&Door> = ours.collect();
+        // In the order in which they were bound.
+        ours.sort_by_key(|door| door.serial);
+        ours.into_iter().map(|door| door.listener.address())
     }
 
     /// Stops accepting clients of a server: its listening sockets are closed.
@@ -397,7 +416,7 @@ impl Hub {
             }
             for i in overdue {
                 if let Some(session) = (&mut (*hub).sessions).get_mut(i) {
-                    session.ended |= session.phase == Phase::Closing;
+                    session.ended |= matches!(session.phase, Phase::Closing | Phase::Securing);
                     session.phase = Phase::Closing;
                 }
                 (*hub).list(i);
@@ -443,7 +462,15 @@ unsafe fn accept(s: *mut State, hub: *mut Hub, door: usize) {
             let Some(open) = (&mut (*hub).doors).get_mut(door) else { return };
             let instance = open.instance;
             match open.listener.accept() {
-                Ok((socket, peer)) => enter(s, hub, instance, socket, peer),
+                Ok((socket, peer)) => {
+                    let socket = match &open.tls {
+                        Some(config) => socket.secure(config),
+                        None => Ok(socket),
+                    };
+                    if let Ok(socket) = socket {
+                        enter(s, hub, instance, socket, peer);
+                    }
+                }
                 Err(error) => match error.kind() {
                     std::io::ErrorKind::Interrupted | std::io::ErrorKind::ConnectionAborted => {}
                     std::io::ErrorKind::WouldBlock => {
@@ -481,9 +508,54 @@ unsafe fn enter(s: *mut State, hub: *mut Hub, instance: usize, socket: Socket, p
             Ok(token) => session.token = token,
             Err(_) => return,
         }
+        let secure = session.socket.is_secure();
+        if secure {
+            // A new socket is announced as writable: that begins the handshake, which has the time of a packet.
+            session.phase = Phase::Securing;
+            session.half_since = (*s).cord.clock.monotonic.max(1);
+        }
         entry.insert(session);
         (*owner).sessions += 1;
         (*owner).stat.connections += 1;
+        if !secure {
+            welcome(s, hub, i);
+        }
+    }
+}
+
+/// Goes on with a client's handshake; then it is welcome.
+#[cold]
+unsafe fn shake(s: *mut State, hub: *mut Hub, i: usize) {
+    // SAFETY: the caller's contract; the session is looked up anew by whatever comes after.
+    unsafe {
+        let session = (*hub).session(i);
+        match (&mut (*session).socket).handshake() {
+            Ok(Handshake::Done) => {
+                (*session).phase = Phase::Connecting;
+                (*session).half_since = 0;
+                // The first request may have come with the end of the handshake.
+                (*session).held = true;
+                (*session).readable = true;
+                welcome(s, hub, i);
+            }
+            Ok(_) => {}
+            Err(_) => {
+                (*session).ended = true;
+                (*hub).list(i);
+            }
+        }
+    }
+}
+
+/// Runs the on_connect triggers of a client, then greets it.
+unsafe fn welcome(s: *mut State, hub: *mut Hub, i: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let session = (*hub).session(i);
+        let owner = if session.is_null() { std::ptr::null_mut() } else { (*hub).instance((*session).instance) };
+        if owner.is_null() {
+            return;
+        }
         if (*owner).hooks & hook::CONNECT == 0 || !dispatch::run_hook(s, hub, i, hook::CONNECT) {
             open(hub, i);
         }
@@ -515,6 +587,9 @@ unsafe fn serve(s: *mut State, hub: *mut Hub, i: usize) {
     unsafe {
         let session = (*hub).session(i);
         if (*hub).is_blocked(i) {
+            if (*session).phase == Phase::Securing {
+                return shake(s, hub, i);
+            }
             (*session).held = true;
             // A client that has gone is noticed all the same.
             if (*session).hangup {
@@ -579,7 +654,7 @@ unsafe fn settle(s: *mut State, hub: *mut Hub, i: usize) {
         }
         let gone = (*session).ended || (*session).hangup && (*session).held;
         let through = match (*session).phase {
-            Phase::Open => gone,
+            Phase::Open | Phase::Securing => gone,
             Phase::Connecting => false,
             Phase::Closing => gone || (*session).unsent() == 0,
         };
@@ -598,6 +673,7 @@ unsafe fn leave(s: *mut State, hub: *mut Hub, i: usize) {
     unsafe {
         let Some(mut session) = (&mut (*hub).sessions).try_remove(i) else { return };
         (*s).cord.descriptors.unwatch(session.token);
+        session.socket.farewell();
         let instance = (*hub).instance(session.instance);
         if !instance.is_null() {
             (*instance).sessions -= 1;

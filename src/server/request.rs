@@ -1,7 +1,7 @@
 //! What the server reads out of requests itself: pure bytes. Statements are the engine's ([`super::engine::Statement`]).
 
-use crate::iproto::auth::{CHAP_SHA1, Scramble};
 use super::engine::error::{self, BoxError, Field};
+use crate::iproto::auth::{CHAP_SHA1, PAP_SHA256, Scramble};
 use crate::iproto::constants::key;
 use crate::iproto::decode::{Body, PacketError};
 use crate::iproto::mp::{self, Reader};
@@ -59,21 +59,35 @@ fn quick(name_key: u8, body: &[u8]) -> Option<Named<'_>> {
     Some(Named { name, args, formats: None })
 }
 
-/// What an AUTH request proves itself with; nothing when it asks to be guest again.
+/// What an AUTH request proves itself with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof<'a> {
+    /// Nothing: it asks to be guest again.
+    Guest,
+    /// The answer to the salt.
+    Chap(&'a Scramble),
+    /// The password.
+    Pap(&'a [u8]),
+}
+
+/// What an AUTH request proves itself with; a password is taken over TLS only.
 ///
 /// # Errors
 /// Tarantool's.
-pub fn scramble<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>, BoxError> {
+pub fn proof<'a>(body: &Body<'a>, guest: bool, secure: bool) -> Result<Proof<'a>, BoxError> {
     let broken = || BoxError::msgpack("authentication request body");
     let mut reader = Reader::new(body.raw(key::TUPLE).unwrap_or_default());
     let count = reader.read_array().map_err(|_| broken())?;
     if count == 0 && guest {
-        return Ok(None);
+        return Ok(Proof::Guest);
     }
     if count < 2 {
         return Err(broken());
     }
     let method = reader.read_str().map_err(|_| broken())?;
+    if method == PAP_SHA256.as_bytes() {
+        return password(reader, secure);
+    }
     if method != CHAP_SHA1.as_bytes() {
         let method = String::from_utf8_lossy(method);
         let refused = BoxError::client(error::UNKNOWN_AUTH_METHOD, format!("Unknown authentication method '{method}'"));
@@ -90,7 +104,25 @@ pub fn scramble<'a>(body: &Body<'a>, guest: bool) -> Result<Option<&'a Scramble>
         _ => return Err(invalid("scramble must be string")),
     };
     let answer = answer.map_err(|_| broken())?;
-    answer.try_into().map(Some).map_err(|_| invalid("invalid scramble size"))
+    answer.try_into().map(Proof::Chap).map_err(|_| invalid("invalid scramble size"))
+}
+
+fn password(mut reader: Reader<'_>, secure: bool) -> Result<Proof<'_>, BoxError> {
+    if !secure {
+        let text = format!("Authentication method '{PAP_SHA256}' does not support unencrypted connection");
+        return Err(BoxError::client(error::UNSUPPORTED, text));
+    }
+    let password = match reader.peek() {
+        Ok(mp::Family::Str) => reader.read_str(),
+        Ok(mp::Family::Bin) => reader.read_bin(),
+        _ => {
+            let details = "password must be string";
+            let text = format!("Invalid '{PAP_SHA256}' request: {details}");
+            let refused = BoxError::client(error::INVALID_AUTH_REQUEST, text);
+            return Err(refused.with("auth_method", Field::Str(PAP_SHA256)).with("details", Field::Str(details)));
+        }
+    };
+    password.map(Proof::Pap).map_err(|_| BoxError::msgpack("authentication request body"))
 }
 
 #[cfg(test)]
@@ -162,7 +194,7 @@ mod tests {
             agree(&body)?;
             let _ = named(kind::CALL, key::FUNCTION_NAME, &body);
             if let Ok(body) = Body::parse(&body) {
-                let _ = scramble(&body, true);
+                let _ = proof(&body, true, true);
             }
         }
     }

@@ -5,6 +5,7 @@ local E = load('cord.error')
 local fiber = load('cord.fiber')
 local msgpack = load('cord.msgpack')
 local tuples = load('cord.netbox.tuple')
+local tls = load('cord.tls')
 local uri = load('cord.uri')
 local uuid = load('cord.uuid')
 
@@ -209,6 +210,11 @@ local function split(where, opts)
                 fail(format("%s: option 'eval' should be a boolean, got %s", where, type(value)), 3)
             end
             options.eval = value
+        elseif key == 'auth_type' and type(value) == 'string' then
+            if value ~= 'chap-sha1' and value ~= 'pap-sha256' then
+                fail(format("%s: option 'auth_type' should be 'chap-sha1' or 'pap-sha256', got '%s'", where, value), 3)
+            end
+            options.auth_type = value
         elseif key == 'users' and type(value) == 'table' then
             options.users = value
         elseif key ~= 'functions' then
@@ -276,14 +282,14 @@ local function addresses_of(host)
 end
 
 -- Binds to the first address of a name that can be bound.
-local function bind_tcp(self, host, port)
+local function bind_tcp(self, host, port, setup)
     local found, err = addresses_of(host)
     if found == nil then
         return err, 0
     end
     local text, errno = 'the name has no address', 0
     for _, one in ipairs(found) do
-        text, errno = raw.listen_tcp(self._number, one, port)
+        text, errno = raw.listen_tcp(self._number, one, port, setup)
         if not text then
             return nil
         end
@@ -296,18 +302,23 @@ local function bind(self, where, address)
     if parsed == nil then
         return nil, err
     end
+    local setup, wrong = tls.server(parsed.params)
+    if setup == false then
+        return nil, where .. ': ' .. wrong
+    end
     local text, errno
     if parsed.unix then
-        text, errno = raw.listen_unix(self._number, parsed.unix)
+        text, errno = raw.listen_unix(self._number, parsed.unix, setup)
     else
         local port = tonumber(parsed.service)
         if port == nil or port > 65535 then
             return nil, format('%s: a port number expected, got %s', where, tostring(parsed.service))
         end
-        text, errno = bind_tcp(self, parsed.host or parsed.ipv4 or parsed.ipv6 or '', port)
+        text, errno = bind_tcp(self, parsed.host or parsed.ipv4 or parsed.ipv6 or '', port, setup)
     end
     if text then
-        return nil, system_error('SocketError', errno, 'bind, called on ' .. text_of(address), text)
+        local shown = type(address) == 'table' and (address.uri or address[1]) or address
+        return nil, system_error('SocketError', errno, 'bind, called on ' .. text_of(shown), text)
     end
     return true
 end
@@ -506,7 +517,7 @@ function server.listen(address, opts)
     end
     local options, functions = split(where, opts or {})
     local id = uuid.str()
-    local number = raw.create(id, options.eval == true)
+    local number = raw.create(id, options.eval == true, options.auth_type == 'pap-sha256')
     local self = setmetatable({
         functions = functions,
         space = spaces_of(number),

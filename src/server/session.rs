@@ -7,12 +7,15 @@
 
 use super::engine::TxnId;
 use super::user::GUEST;
+use crate::sys::fork;
+use crate::tls::{Handshake, ServerConfig, Tls};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// A client's socket, not blocking.
 #[derive(Debug)]
@@ -21,28 +24,105 @@ pub enum Socket {
     Tcp(TcpStream),
     /// A unix socket.
     Unix(UnixStream),
+    /// One of these with TLS on it.
+    Secure(Box<Secure>),
+}
+
+/// A socket and the TLS on it.
+#[derive(Debug)]
+pub struct Secure {
+    tls: Tls,
+    socket: Socket,
+    /// The process whose client it is: [`fork::current`].
+    forks: u32,
 }
 
 impl Socket {
+    /// Puts TLS on a socket that was just accepted.
+    ///
+    /// # Errors
+    /// rustls's.
+    pub fn secure(self, config: &Arc<ServerConfig>) -> Result<Self, String> {
+        Ok(Socket::Secure(Box::new(Secure { tls: Tls::server(config)?, socket: self, forks: fork::current() })))
+    }
+
+    /// Whether there is TLS on it.
+    pub fn is_secure(&self) -> bool {
+        matches!(self, Socket::Secure(_))
+    }
+
     /// Its descriptor.
     pub fn fd(&self) -> RawFd {
         match self {
             Socket::Tcp(stream) => stream.as_raw_fd(),
             Socket::Unix(stream) => stream.as_raw_fd(),
+            Socket::Secure(secure) => secure.socket.fd(),
         }
     }
 
+    /// Goes on with the handshake; a plain socket has none.
+    ///
+    /// # Errors
+    /// Whatever ends it.
+    pub fn handshake(&mut self) -> io::Result<Handshake> {
+        match self {
+            Socket::Secure(secure) => secure.tls.handshake(&mut secure.socket),
+            _ => Ok(Handshake::Done),
+        }
+    }
+
+    /// Tells the client that no more will come, where the protocol has a word for it. A forked process does not.
+    pub fn farewell(&mut self) {
+        if let Socket::Secure(secure) = self
+            && secure.forks == fork::current()
+        {
+            secure.tls.close(&mut secure.socket);
+        }
+    }
+
+    /// Bytes written to it that have not left.
+    #[inline]
+    fn pending(&self) -> usize {
+        match self {
+            Socket::Secure(secure) => secure.tls.pending(),
+            _ => 0,
+        }
+    }
+
+    /// The poller has said that there is something to read, perhaps the end.
+    #[inline]
+    fn readable(&mut self, to_the_end: bool) {
+        if let Socket::Secure(secure) = self {
+            secure.tls.readable(to_the_end);
+        }
+    }
+}
+
+impl Read for Socket {
+    #[inline]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.read(buffer),
             Socket::Unix(stream) => stream.read(buffer),
+            Socket::Secure(secure) => secure.tls.read(&mut secure.socket, buffer),
         }
     }
+}
 
+impl Write for Socket {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.write(bytes),
             Socket::Unix(stream) => stream.write(bytes),
+            Socket::Secure(secure) => secure.tls.write(&mut secure.socket, bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Socket::Secure(secure) => secure.tls.flush(&mut secure.socket),
+            _ => Ok(()),
         }
     }
 }
@@ -162,6 +242,8 @@ impl Stream {
 /// What a session is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
+    /// TLS is being agreed on.
+    Securing,
     /// The on_connect triggers run; nothing was sent.
     Connecting,
     /// Requests are served.
@@ -272,12 +354,15 @@ impl Session {
     /// Bytes that are to leave.
     #[inline]
     pub fn unsent(&self) -> usize {
-        self.output.len() - self.sent
+        self.output.len() - self.sent + self.socket.pending()
     }
 
     /// Reads until the socket is empty, or about `budget` bytes have come. `readahead` is the room offered to a read.
     pub fn read(&mut self, readahead: usize, budget: usize) -> Progress {
         let mut total = 0;
+        if self.readable {
+            self.socket.readable(self.hangup);
+        }
         while self.readable && !self.ended {
             if total >= budget {
                 return Progress::More;
@@ -294,7 +379,7 @@ impl Session {
                     self.traffic.0 += n as u64;
                     // A short read emptied the socket: the next bytes are a new event. Its end, however, may have been
                     // announced together with these bytes.
-                    self.readable = n == offered || self.hangup;
+                    self.readable = n == offered || self.hangup || self.socket.is_secure();
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => self.readable = false,
@@ -310,8 +395,11 @@ impl Session {
     pub fn write(&mut self, spare: &mut Vec<u8>) -> Progress {
         while self.unsent() > 0 {
             let Some(bytes) = self.output.get(self.sent..) else { return Progress::Closed };
-            match self.socket.write(bytes) {
-                Ok(0) => return Progress::Closed,
+            // Nothing but records that TLS has made already.
+            let flushing = bytes.is_empty();
+            let written = if flushing { self.socket.flush().map(|()| 0) } else { self.socket.write(bytes) };
+            match written {
+                Ok(0) if !flushing => return Progress::Closed,
                 Ok(n) => {
                     self.sent += n;
                     self.traffic.1 += n as u64;

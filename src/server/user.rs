@@ -38,11 +38,32 @@ impl Names {
     }
 }
 
+/// What a server keeps of a password. It decides by which method the user logs in.
+#[derive(Debug, Clone)]
+pub enum Secret {
+    /// For `chap-sha1`.
+    Chap(Scramble),
+    /// For `pap-sha256`: salt and hash.
+    Pap([u8; 16], [u8; 32]),
+}
+
+impl Secret {
+    /// For `chap-sha1`.
+    pub fn chap(password: &[u8]) -> Self {
+        Secret::Chap(auth::password_hash(password))
+    }
+
+    /// For `pap-sha256`. The salt is to be random.
+    pub fn pap(salt: [u8; 16], password: &[u8]) -> Self {
+        Secret::Pap(salt, auth::salted_hash(&salt, password))
+    }
+}
+
 /// What a user may do.
 #[derive(Debug, Clone, Default)]
 pub struct User {
-    /// The hash of the password, without which nobody logs in as this user.
-    pub hash: Option<Scramble>,
+    /// What is kept of the password, without which nobody logs in as this user.
+    pub secret: Option<Secret>,
     /// Functions that may be called.
     pub execute: Names,
     /// Spaces that may be read.
@@ -55,14 +76,8 @@ pub struct User {
 
 impl User {
     /// A user who may do everything.
-    pub fn mighty(password: Option<&[u8]>) -> Self {
-        User {
-            hash: password.map(auth::password_hash),
-            execute: Names::All,
-            read: Names::All,
-            write: Names::All,
-            eval: true,
-        }
+    pub fn mighty(secret: Option<Secret>) -> Self {
+        User { secret, execute: Names::All, read: Names::All, write: Names::All, eval: true }
     }
 
     /// Whether nothing is kept from this user.
@@ -82,7 +97,7 @@ pub struct Users {
 impl Default for Users {
     fn default() -> Self {
         let mut users = Users { by_name: FxHashMap::default(), open: true };
-        users.set(GUEST, User::mighty(Some(b"")));
+        users.set(GUEST, User::mighty(Some(Secret::chap(b""))));
         users
     }
 }
@@ -108,8 +123,24 @@ impl Users {
 
     /// Whether the answer to the salt proves that the client is `name`. Takes as long for an unknown user.
     pub fn verify(&self, name: &[u8], salt: &[u8; 20], answer: &Scramble) -> bool {
-        let hash = self.by_name.get(name).and_then(|user| user.hash);
+        let hash = match self.secret(name) {
+            Some(Secret::Chap(hash)) => Some(*hash),
+            _ => None,
+        };
         auth::verify(salt, answer, &hash.unwrap_or_default()) && hash.is_some()
+    }
+
+    /// Whether `password` is that of `name`, who logs in with `pap-sha256`. Takes as long for an unknown user.
+    pub fn verify_password(&self, name: &[u8], password: &[u8]) -> bool {
+        let (known, salt, hash) = match self.secret(name) {
+            Some(Secret::Pap(salt, hash)) => (true, *salt, *hash),
+            _ => (false, [0; 16], [0; 32]),
+        };
+        auth::verify_password(&salt, password, &hash) && known
+    }
+
+    fn secret(&self, name: &[u8]) -> Option<&Secret> {
+        self.by_name.get(name)?.secret.as_ref()
     }
 
     /// Whether `name` may do what `allows` asks of a user.
@@ -145,7 +176,7 @@ mod tests {
     #[test]
     fn a_password_is_proved_by_its_scramble() {
         let mut users = Users::default();
-        users.set(b"alice", User::mighty(Some(b"secret")));
+        users.set(b"alice", User::mighty(Some(Secret::chap(b"secret"))));
         users.set(b"locked", User::mighty(None));
         let salt = [7; 20];
         assert!(users.verify(b"alice", &salt, &auth::scramble(&salt, b"secret")));
@@ -153,5 +184,18 @@ mod tests {
         for (name, password) in [(&b"alice"[..], &b"wrong"[..]), (b"locked", b""), (b"nobody", b"")] {
             assert!(!users.verify(name, &salt, &auth::scramble(&salt, password)));
         }
+    }
+
+    #[test]
+    fn each_user_has_one_method() {
+        let mut users = Users::default();
+        users.set(b"alice", User::mighty(Some(Secret::pap([3; 16], b"secret"))));
+        users.set(b"bob", User::mighty(Some(Secret::chap(b"secret"))));
+        assert!(users.verify_password(b"alice", b"secret"));
+        for (name, password) in [(&b"alice"[..], &b"Secret"[..]), (b"bob", b"secret"), (b"nobody", b"")] {
+            assert!(!users.verify_password(name, password));
+        }
+        let salt = [7; 20];
+        assert!(!users.verify(b"alice", &salt, &auth::scramble(&salt, b"secret")));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Source: `src/box/iproto.cc` (`iproto_session_notify`), `src/box/watcher.c`, 3.9-dev.
 
-use super::engine::BoxError;
 use super::dispatch::{Context, bytes_at};
+use super::engine::BoxError;
 use super::hub::{Event, Hub, Instance};
 use super::session::Session;
 use crate::iproto::constants::{key, kind};

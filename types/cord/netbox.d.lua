@@ -5,13 +5,27 @@
 ---@field password? string only with `user`; default the empty one
 ---@field wait_connected? number|boolean true (default) waits for the state `active` for ever, a number that many seconds, false not at all
 ---@field reconnect_after? number seconds between two attempts; nil and 0: no reconnecting
----@field connect_timeout? number seconds for the connection and the greeting together, default 10
+---@field connect_timeout? number seconds for the connection, TLS's handshake and the greeting together, default 10
 ---@field fetch_schema? boolean default true
----@field auth_type? string only "chap-sha1"; default what the server asks for
+---@field auth_type? string "chap-sha1", or over TLS "pap-sha256"; default what the server asks for
 ---@field required_protocol_version? number
 ---@field required_protocol_features? string[]
 ---@field console? boolean true is an error: the text protocol has a module of its own
 ---@field _disable_graceful_shutdown? boolean
+
+---Parameters of a URI: `{ uri = 'host:3301', params = { transport = 'ssl' } }`. Files are PEM.
+---@class cord.netbox.params
+---@field transport? "plain"|"ssl" default plain
+---@field ssl_ca_file? string who signs the peer's certificate; without it a client verifies nothing, a server asks for none
+---@field ssl_cert_file? string our certificate, then those between it and the CA; mandatory for a server
+---@field ssl_key_file? string its key; mandatory for a server
+---@field ssl_password? string of an encrypted key
+---@field ssl_password_file? string more of them, one a line
+---@field ssl_ciphers? string OpenSSL's names with colons between; default all that are supported
+---@field ssl_server_name? string of a client: the name or address the server's certificate must be for; default any
+
+---@class cord.netbox.fd_options: cord.netbox.options
+---@field params? cord.netbox.params
 
 ---@class cord.netbox.request_options (exact)
 ---@field timeout? number seconds; nil waits for ever; ignored with `is_async`
@@ -211,9 +225,9 @@ function connection:reload_schema() end
 local netbox = {}
 
 ---Connects. A network's failure is no error: look at the connection's `state` and `error`.
----Raises: a bad URI; unknown or wrong options; `net.box: user is not defined`.
+---Raises: a bad URI; unknown or wrong options; `net.box: user is not defined`; what is wrong with the `ssl_*` parameters.
 ---@async
----@param uri string|number|table
+---@param uri string|number|{ uri: string|number, params: cord.netbox.params? }
 ---@param opts? cord.netbox.options
 ---@return cord.netbox.connection
 ---@overload fun(host: string?, port: string|number, opts?: cord.netbox.options): cord.netbox.connection
@@ -230,7 +244,7 @@ function netbox.new(uri, opts) end
 ---Raises: `fd should be a number`; `Invalid fd: expected nonnegative integer`.
 ---@async
 ---@param fd number
----@param opts? cord.netbox.options
+---@param opts? cord.netbox.fd_options
 ---@return cord.netbox.connection
 function netbox.from_fd(fd, opts) end
 

@@ -55,7 +55,7 @@ function object:close() end
 local pool = {}
 
 ---Connects to all servers and looks after them.
----@param servers (string|number|{uri: any, name: string?})[] a table may hold options of `netbox.connect` too
+---@param servers (string|number|{uri: any, name: string?, params: cord.netbox.params?})[] a table may hold options of `netbox.connect` too
 ---@param opts? cord.pool.options
 ---@return cord.pool.object
 function pool.connect(servers, opts) end

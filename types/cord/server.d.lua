@@ -9,8 +9,9 @@
 ---@field max_packet? integer longest packet in bytes; default 134217728
 ---@field max_unread? integer bytes a client may leave unread before no more of its requests are taken; default 16777216
 ---@field max_connections? integer clients at once; default 65536
----@field packet_timeout? number seconds in which a packet must have come whole; default 60
+---@field packet_timeout? number seconds in which a packet must have come whole, and TLS's handshake be over; default 60
 ---@field users? table<string, cord.server.user> who may log in; without it everybody is guest and may do everything
+---@field auth_type? "chap-sha1"|"pap-sha256" how users log in; default chap-sha1; pap-sha256 needs TLS
 ---@field auth_delay? number seconds by which the answer to a failed login is late; default 0.05
 ---@field [string] function|table
 
@@ -210,7 +211,7 @@ local server = {}
 
 ---Serves clients at `uri`: a URI, a port, or a list of them. Names are looked up on the calling thread.
 ---Raises: `server.listen...` for wrong arguments; `Incorrect URI: ...`; `bind, called on ...` (SocketError).
----@param uri string|integer|table
+---@param uri string|integer|table with `{ uri =, params = cord.netbox.params }` for TLS
 ---@param opts? cord.server.options
 ---@return cord.server.object
 function server.listen(uri, opts) end
