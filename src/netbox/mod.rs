@@ -41,6 +41,9 @@ pub struct Netbox {
     pub places: (Vec<u32>, u32),
     /// How values are packed and read; null until `cord.netbox` was loaded.
     pub codec: *const Codec,
+    /// What the connections read into in turn, each as long as it has handled all it has read: always in the cache, and a
+    /// connection that is silent needs none of its own.
+    pub input: Vec<u8>,
     /// Where values are packed that belong to no connection.
     pub bytes: Vec<u8>,
     /// The formats of the tuples among a request's arguments.
@@ -60,6 +63,7 @@ impl Default for Netbox {
             resolver: resolve::Resolver::default(),
             places: (Vec::new(), 0),
             codec: std::ptr::null(),
+            input: Vec::new(),
             bytes: Vec::new(),
             formats: Formats::default(),
             forks: crate::sys::fork::generation(),

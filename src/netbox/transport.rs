@@ -544,6 +544,19 @@ pub unsafe fn ready(s: *mut State, conn: *mut Conn, what: Readiness) {
 /// Reads until the socket has no more, and handles the replies. A short read says that it has no more, unless the peer
 /// has closed: that is reported only once, so then it is read `to_end`.
 unsafe fn receive(s: *mut State, conn: *mut Conn, to_end: bool) {
+    // SAFETY: as for `ready`; the borrows end where they begin.
+    unsafe {
+        if (*conn).start == (*conn).end && (&(*conn).input).len() < (&(*s).netbox.input).len() {
+            std::mem::swap(&mut (*conn).input, &mut (*s).netbox.input);
+        }
+        receive_into(s, conn, to_end);
+        if (*conn).start == (*conn).end && (&(*s).netbox.input).len() < (&(*conn).input).len() {
+            std::mem::swap(&mut (*conn).input, &mut (*s).netbox.input);
+        }
+    }
+}
+
+unsafe fn receive_into(s: *mut State, conn: *mut Conn, to_end: bool) {
     // SAFETY: as for `ready`.
     unsafe {
         if (*conn).tls.is_some() {
