@@ -280,6 +280,35 @@ function E.raise(e, level)
 end
 local raise = E.raise
 
+-- The level of the function that called into the library, seen from whoever calls this: the first one that is none of ours.
+-- Functions that call the last one of theirs as a tail have left the stack, so levels cannot be counted beforehand.
+-- With `past_c` C functions, such as a pcall around us, are passed by.
+local function caller_level(past_c)
+    local level = 3
+    while true do
+        local info = getinfo(level, 'S')
+        if info == nil or not (info.source == '=[cord]' or past_c and info.what == 'C') then
+            return level - 1
+        end
+        level = level + 1
+    end
+end
+
+--- Raises a plain text with the place of whoever called into the library.
+function E.complain(text)
+    error(text, caller_level())
+end
+
+--- Raises an error object with the place of whoever called into the library.
+function E.raise_at_caller(e)
+    E.raise(e, caller_level(true))
+end
+
+--- Raises an error object with the place it has, if it has one: that of a peer, say.
+function E.raise_again(e)
+    E.raise(e, record_of(e).file == nil and caller_level(true) or 0)
+end
+
 local function usage(message, level)
     local e, record = make('IllegalParams', nil, 0, message)
     locate(record, level)

@@ -34,18 +34,33 @@ end
 
 -- Raises what a raw function returned as its error. `level` as in error(): 2 (the default) is the caller of the function
 -- that calls. Never in tail position: a frame that is gone cannot be counted.
+local function object_of(err)
+    if err == CANCELLED then
+        return E.fiber_is_cancelled()
+    elseif err == TIMED_OUT then
+        return E.timed_out()
+    end
+    return E.illegal_params(err)
+end
+
 local function fail(err, level)
     level = (level or 2) + 1
-    if err == CANCELLED then
-        E.raise(E.fiber_is_cancelled(), level)
-    elseif err == TIMED_OUT then
-        E.raise(E.timed_out(), level)
-    elseif err == INTERRUPTED then
+    if err == INTERRUPTED then
         error('interrupted!', level)
     elseif err == DEADLOCK then
         error(deadlock_text(), level)
     end
-    E.raise(E.illegal_params(err), level)
+    E.raise(object_of(err), level)
+end
+
+-- The same with the place of whoever called into the library, however many functions of ours are in between.
+local function fail_at_caller(err)
+    if err == INTERRUPTED then
+        E.complain('interrupted!')
+    elseif err == DEADLOCK then
+        E.complain(deadlock_text())
+    end
+    E.raise_at_caller(object_of(err))
 end
 
 local fiber = {}
@@ -442,7 +457,7 @@ end
 local schedule = load('cord.inspect')(fiber, methods, fail, log, is_fiber, reset_trigger)
 
 -- What the other modules of the library build on, and what Tarantool has under this name.
-local internal = { raw = raw, fail = fail, methods = methods, cord_is_main = true }
+local internal = { raw = raw, fail = fail, fail_at_caller = fail_at_caller, methods = methods, cord_is_main = true }
 
 function internal.schedule_task(fn, argument)
     schedule(fn, argument, raw.set_system)

@@ -8,7 +8,7 @@ use crate::lua::sockaddr::Lookups;
 use crate::lua::socket::Sockets;
 use crate::sys::luajit::{self, Entry, LuaJit};
 use mlua::ffi::*;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// One entry of [`MODULES`].
@@ -347,14 +347,35 @@ pub unsafe fn open(l: *mut lua_State, name: &'static str) -> c_int {
     1
 }
 
-/// Raises `message` as a Lua error with the position of the caller of the running function.
+/// Pushes the position of whoever called into the library, as `luaL_where` does: the first function on the stack that is
+/// none of ours. Nothing for a C function.
+///
+/// # Safety
+/// `l` is live, with free slots.
+unsafe fn push_caller(l: *mut lua_State) {
+    // SAFETY: the record is filled before it is read; its strings live as long as the functions on the stack.
+    unsafe {
+        let mut level = 1;
+        let mut info: lua_Debug = std::mem::zeroed();
+        while lua_getstack(l, level, &raw mut info) != 0 && lua_getinfo(l, c"Sl".as_ptr(), &raw mut info) != 0 {
+            let source = CStr::from_ptr(info.short_src.as_ptr());
+            if source != c"[cord]" {
+                break;
+            }
+            level += 1;
+        }
+        luaL_where(l, level);
+    }
+}
+
+/// Raises `message` as a Lua error with the position of whoever called into the library.
 ///
 /// # Safety
 /// `l` is live; no other value with a destructor is alive in the caller's frame.
 pub unsafe fn raise(l: *mut lua_State, message: String) -> ! {
     // SAFETY: the string is copied into Lua and dropped before the jump.
     unsafe {
-        luaL_where(l, 1);
+        push_caller(l);
         push_str(l, &message);
         drop(message);
         lua_concat(l, 2);

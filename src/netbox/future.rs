@@ -76,7 +76,7 @@ macro_rules! future {
     ($l:expr) => {{
         let future = future_at($l, 1);
         if future.is_null() {
-            return luaL_error($l, c"net.box: a future expected".as_ptr());
+            state::raise($l, "net.box: a future expected".into());
         }
         future
     }};

@@ -152,7 +152,7 @@ macro_rules! conn {
     ($l:expr) => {{
         let conn = conn_at($l, 1);
         if conn.is_null() {
-            return luaL_error($l, c"net.box: a connection expected".as_ptr());
+            state::raise($l, "net.box: a connection expected".into());
         }
         conn
     }};

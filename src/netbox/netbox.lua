@@ -14,8 +14,9 @@ local tuples = load('cord.netbox.tuple')
 local ffi = require('ffi')
 local bit = require('bit')
 
-local fraw, fail = fiber._internal.raw, fiber._internal.fail
-local type, tostring, tonumber, error, pcall, pairs, ipairs = type, tostring, tonumber, error, pcall, pairs, ipairs
+local fraw, fail = fiber._internal.raw, fiber._internal.fail_at_caller
+local raise, complain = E.raise_at_caller, E.complain
+local type, tostring, tonumber, pcall, pairs, ipairs = type, tostring, tonumber, pcall, pairs, ipairs
 local setmetatable, getmetatable, select, unpack, next = setmetatable, getmetatable, select, unpack, next
 local format, upper, concat = string.format, string.upper, table.concat
 local NULL, is_object = msgpack.NULL, msgpack.is_object
@@ -123,7 +124,7 @@ end
 local function stale(conn, deadline, ...)
     local _, code = wait_for(conn, ACTIVE, deadline)
     if code then
-        return fail(code, 2)
+        return fail(code)
     end
     return ...
 end
@@ -136,7 +137,7 @@ function slow(op, conn, a, b, c, d, e, deadline, code, ...)
     elseif code == DONE_STALE then
         return stale(conn, deadline, ...)
     elseif code == WORKER or (code == REFUSED and raw.is_worker(conn._raw)) then
-        return error(IN_TRIGGER, 2)
+        return complain(IN_TRIGGER)
     elseif code == REFUSED then
         local early = conn.state == 'active'
         local active, problem = wait_for(conn, ACTIVE, deadline)
@@ -146,28 +147,28 @@ function slow(op, conn, a, b, c, d, e, deadline, code, ...)
             problem = problem ~= TIMED_OUT and problem or nil
         end
         if problem then
-            return fail(problem, 2)
+            return fail(problem)
         elseif not active and conn.state == 'fetch_schema' then
             -- The schema took longer than the caller has time. As by Tarantool, the request is sent all the same.
             op(conn, conn, a, b, c, d, e)
-            return fail(TIMED_OUT, 2)
+            return fail(TIMED_OUT)
         elseif not active then
-            return E.raise(not_established(conn), 2)
+            return raise(not_established(conn))
         end
         return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
     elseif type(code) == 'number' then
         raw.forget(conn._raw)
-        return fail(code, 2)
+        return fail(code)
     elseif type(code) == 'string' then
-        return fail(code, 2)
+        return fail(code)
     end
-    return E.raise(code, 2)
+    return E.raise_again(code)
 end
 
 -- ---------------------------------------------------------------- options
 
-local function illegal(message, level)
-    return E.raise(E.illegal_params(message), (level or 2) + 1)
+local function illegal(message)
+    return raise(E.illegal_params(message))
 end
 
 local function is_number(value)
@@ -202,14 +203,14 @@ local CHECKS = {
     end,
 }
 
-local function check_options(opts, template, level)
+local function check_options(opts, template)
     if type(opts) ~= 'table' then
-        return illegal('options should be a table', level + 1)
+        return illegal('options should be a table')
     end
     for key, value in pairs(opts) do
         local expected = template[key]
         if expected == nil then
-            return illegal(format("unexpected option '%s'", tostring(key)), level + 1)
+            return illegal(format("unexpected option '%s'", tostring(key)))
         end
         local fits = false
         for i = 1, #expected do
@@ -218,7 +219,7 @@ local function check_options(opts, template, level)
         if not fits then
             local which = #expected == 1 and 'should be of type %s'
                 or template.wait_connected and 'should be one of types: %s' or 'should be of type %s'
-            return illegal(format("options parameter '%s' " .. which, key, concat(expected, ', ')), level + 1)
+            return illegal(format("options parameter '%s' " .. which, key, concat(expected, ', ')))
         end
     end
 end
@@ -253,9 +254,9 @@ local function launched(conn, ok, future)
     if ok == true then
         return future
     elseif ok == REFUSED then
-        return E.raise(not_established(conn), 2)
+        return raise(not_established(conn))
     end
-    return fail(ok, 2)
+    return fail(ok)
 end
 
 -- Op -> {shape, position of the reference}.
@@ -277,7 +278,7 @@ end
 local function threaded(conn, thread)
     thread = tonumber(thread)
     if thread < 0 or thread > 0xfffff or thread % 1 ~= 0 then
-        return illegal("options parameter '_thread_id' should be a whole number from 0 to 1048575", 3)
+        return illegal("options parameter '_thread_id' should be a whole number from 0 to 1048575")
     end
     return setmetatable({ _stream_id = conn._stream_id % 2 ^ 32 + thread * 2 ^ 32 }, { __index = conn, conn = conn })
 end
@@ -287,13 +288,13 @@ local function with_options(op, conn, opts, a, b, c, d, e)
     if only_async(opts) then
         return launched(conn, op(conn, conn, a, b, c, d, e))
     end
-    check_options(opts, REQUEST_OPTIONS, 2)
+    check_options(opts, REQUEST_OPTIONS)
     if opts._thread_id ~= nil then
         conn = threaded(conn, opts._thread_id)
     end
     if opts.is_async then
         if opts.on_push ~= nil or opts.on_push_ctx ~= nil then
-            return error('To handle pushes in an async request use future:pairs()', 2)
+            return complain('To handle pushes in an async request use future:pairs()')
         end
         if core.options.is_special(opts) then
             return core.special(op, conn, opts, a, b, c, d, e)
@@ -327,8 +328,8 @@ function core.special(op, conn, opts, a, b, c, d, e)
     return core.options.run(op, conn, opts, deadline_of(opts), shape, reference, a, b, c, d, e)
 end
 
-function core.check_request_options(opts, level)
-    return check_options(opts, REQUEST_OPTIONS, level)
+function core.check_request_options(opts)
+    return check_options(opts, REQUEST_OPTIONS)
 end
 
 -- ---------------------------------------------------------------- the operations
@@ -422,8 +423,8 @@ function conn_mt.__serialize(conn)
     return core.serialize(conn)
 end
 
-local function dot_call(name, level)
-    return E.raise(E.client(PROC_LUA, format('Use remote:%s(...) instead of remote.%s(...):', name, name)), (level or 2) + 1)
+local function dot_call(name)
+    return raise(E.client(PROC_LUA, format('Use remote:%s(...) instead of remote.%s(...):', name, name)))
 end
 
 core.dot_call = dot_call
@@ -442,7 +443,7 @@ function methods.call(conn, name, args, opts)
     if type(conn) ~= 'table' then
         return dot_call('call')
     elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
-        return error(CALL_USAGE, 2)
+        return complain(CALL_USAGE)
     end
     if type(name) ~= 'string' then
         name = tostring(name)
@@ -462,7 +463,7 @@ function methods.eval(conn, expression, args, opts)
     if type(conn) ~= 'table' then
         return dot_call('eval')
     elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
-        return error(EVAL_USAGE, 2)
+        return complain(EVAL_USAGE)
     end
     if type(expression) ~= 'string' then
         expression = tostring(expression)
@@ -487,16 +488,16 @@ function methods.ping(conn, opts)
         return dot_call('ping')
     end
     if opts ~= nil then
-        check_options(opts, REQUEST_OPTIONS, 2)
+        check_options(opts, REQUEST_OPTIONS)
         if opts.is_async then
-            return error("conn:ping() doesn't support `is_async` argument", 2)
+            return complain("conn:ping() doesn't support `is_async` argument")
         end
         if opts._thread_id ~= nil then
             conn = threaded(conn, opts._thread_id)
         end
     end
     if raw.is_worker(conn._raw) then
-        return error(IN_TRIGGER, 2)
+        return complain(IN_TRIGGER)
     end
     local ok = pcall(bare_ping, conn, opts ~= nil and deadline_of(opts) or nil)
     if not ok and fraw.is_cancelled() then
@@ -514,16 +515,16 @@ end
 
 local function wait_state(conn, wanted, timeout, usage)
     if timeout ~= nil and (type(timeout) == 'table' or tonumber(timeout) == nil) then
-        return illegal('Usage: conn:' .. usage, 3)
+        return illegal('Usage: conn:' .. usage)
     end
     if timeout == nil and not wanted[conn.state] and raw.is_worker(conn._raw) then
         -- It would wait for itself.
-        return error(IN_TRIGGER, 3)
+        return complain(IN_TRIGGER)
     end
     local deadline = timeout and fraw.deadline(timeout) or nil
     local value, code = wait_for(conn, wanted, deadline)
     if code then
-        return fail(code, 3)
+        return fail(code)
     end
     return value
 end
@@ -667,7 +668,7 @@ local function define_trigger(name)
         end
         local changed, problem, result = change_triggers(list, new, old, title)
         if problem then
-            return error(problem, 2)
+            return complain(problem)
         end
         conn[field] = changed
         return result
@@ -718,7 +719,7 @@ local future_wait, future_peek = raw.future_wait, raw.future_peek
 
 local function check_future(f, usage)
     if not raw.is_future(f) then
-        return error('Usage: future:' .. usage, 3)
+        return complain('Usage: future:' .. usage)
     end
 end
 
@@ -747,9 +748,9 @@ local function waited(f, deadline, code, value, err)
     elseif code == TIMED_OUT then
         return nil, E.timed_out()
     elseif code == WORKER then
-        return error(IN_TRIGGER, 2)
+        return complain(IN_TRIGGER)
     end
-    return fail(code, 2)
+    return fail(code)
 end
 
 function future.wait_result(f, timeout)
@@ -757,7 +758,7 @@ function future.wait_result(f, timeout)
         return waited(f, nil, future_wait(f))
     end
     if type(timeout) ~= 'number' or timeout < 0 then
-        return error('Usage: future:wait_result(timeout)', 2)
+        return complain('Usage: future:wait_result(timeout)')
     end
     local ready, value, err = future_peek(f)
     if ready then
@@ -802,9 +803,9 @@ local function next_push(state, i)
             state.done = true
             return NULL, E.timed_out()
         elseif code == WORKER then
-            return error(IN_TRIGGER, 2)
+            return complain(IN_TRIGGER)
         elseif code and code ~= true then
-            return fail(code, 2)
+            return fail(code)
         end
     end
 end
@@ -812,7 +813,7 @@ end
 function future.pairs(f, timeout)
     check_future(f, 'pairs(timeout)')
     if timeout ~= nil and (type(timeout) ~= 'number' or timeout < 0) then
-        return error('Usage: future:pairs(timeout)', 2)
+        return complain('Usage: future:pairs(timeout)')
     end
     return next_push, { future = f, timeout = timeout }, nil
 end
@@ -836,7 +837,7 @@ local set_metatable = debug.setmetatable
 
 function future_mt.__newindex(f, key, value)
     if not raw.is_future(f) then
-        return error('a future expected', 2)
+        return complain('a future expected')
     end
     raw.future_part(f, FIELDS, { [key] = value })
     set_metatable(f, fielded_mt)
@@ -869,29 +870,29 @@ core.space_mt = { __index = space_methods, __metatable = false }
 core.index_mt = { __index = index_methods, __metatable = false }
 
 local function check_space(_, name)
-    return E.raise(E.illegal_params(format('Use space:%s(...) instead of space.%s(...)', name, name)), 2)
+    return raise(E.illegal_params(format('Use space:%s(...) instead of space.%s(...)', name, name)))
 end
 
 local function check_index(_, name)
-    return E.raise(E.illegal_params(format('Use index:%s(...) instead of index.%s(...)', name, name)), 2)
+    return raise(E.illegal_params(format('Use index:%s(...) instead of index.%s(...)', name, name)))
 end
 
 local function no_primary(space)
-    return E.raise(E.client(35, format("No index #0 is defined in space '%s'", tostring(space.name or space.id))), 3)
+    return raise(E.client(35, format("No index #0 is defined in space '%s'", tostring(space.name or space.id))))
 end
 
 local function is_empty(key)
     return key == nil or (type(key) == 'table' and next(key) == nil)
 end
 
-local function select_iterator(opts, key, level)
+local function select_iterator(opts, key)
     local name = opts and opts.iterator
     if name == nil then
         return is_empty(key) and 2 or 0
     end
     local number = ITERATORS[upper(name)]
     if number == nil then
-        return E.raise(E.client(72, format("Unknown iterator type '%s'", name)), level + 1)
+        return raise(E.client(72, format("Unknown iterator type '%s'", name)))
     end
     return number
 end
@@ -908,11 +909,11 @@ local function select_options(conn, space, index, key, reference, opts)
     elseif ok ~= LOOK then
         return launched(conn, ok)
     end
-    check_options(opts, REQUEST_OPTIONS, 2)
-    local iterator = select_iterator(opts, key, 3)
+    check_options(opts, REQUEST_OPTIONS)
+    local iterator = select_iterator(opts, key)
     local after, problem = core.options.after(conn, opts)
     if problem then
-        return E.raise(problem, 2)
+        return raise(problem)
     end
     local p = {
         iterator = iterator,
@@ -971,7 +972,7 @@ local function one_of(iterator, name)
             return settle_one(op_get, conn, space._id_or_name, index.id, key, space._reference, iterator, ok, value)
         end
         if opts.buffer ~= nil then
-            return error(format("index:%s() doesn't support `buffer` argument", name), 2)
+            return complain(format("index:%s() doesn't support `buffer` argument", name))
         end
         return with_options(op_get, conn, opts, space._id_or_name, index.id, key, space._reference, iterator)
     end
@@ -997,7 +998,7 @@ function index_methods.count(index, key, opts)
         return check_index(index, 'count')
     end
     if opts ~= nil and opts.buffer ~= nil then
-        return error("index:count() doesn't support `buffer` argument", 2)
+        return complain("index:count() doesn't support `buffer` argument")
     end
     local space = index.space
     local conn = space.connection
@@ -1180,7 +1181,7 @@ function space_methods.format(space, new)
         return check_space(space, 'format')
     end
     if new ~= nil then
-        return E.raise(E.client(UNSUPPORTED, 'net.box does not support setting space format'), 2)
+        return raise(E.client(UNSUPPORTED, 'net.box does not support setting space format'))
     end
     return space._format
 end
@@ -1476,7 +1477,7 @@ local function start(p, opts, host, port)
         end
         local _, code = wait_for(conn, ACTIVE, deadline)
         if code then
-            return fail(code, 3)
+            return fail(code)
         end
     end
     return conn
@@ -1494,7 +1495,7 @@ local function credentials(parts, opts)
     if opts.user == nil and opts.password == nil then
         opts.user, opts.password = parts.login, parts.password
     elseif opts.user == nil then
-        return E.raise(E.client(PROC_LUA, 'net.box: user is not defined'), 4)
+        return raise(E.client(PROC_LUA, 'net.box: user is not defined'))
     end
     opts._password = opts.password
     opts.password = nil
@@ -1532,27 +1533,27 @@ local function do_connect(first, second, third, fourth)
     end
     local source, opts = arguments(first, second, third)
     if source == nil then
-        return E.raise(E.client(PROC_LUA, USAGE), 3)
+        return raise(E.client(PROC_LUA, USAGE))
     end
     local parts, problem = uri.parse(source)
     if parts == nil then
-        return error(problem, 3)
+        return complain(problem)
     end
     if opts ~= nil then
-        check_options(opts, core.CONNECT_OPTIONS, 3)
+        check_options(opts, core.CONNECT_OPTIONS)
     end
     local setup, wrong = tls.client(parts.params)
     if setup == false then
-        return illegal(wrong, 3)
+        return illegal(wrong)
     end
     opts = copy_options(opts or {})
     if opts.console then
-        return illegal('Netbox text protocol support was dropped, please use require(\'console\').connect() instead', 3)
+        return illegal('Netbox text protocol support was dropped, please use require(\'console\').connect() instead')
     end
     credentials(parts, opts)
     local refused = core.check_auth_type(opts.auth_type, setup)
     if refused then
-        return E.raise(refused, 3)
+        return raise(refused)
     end
     local p = parameters(parts, opts)
     p.tls = setup
@@ -1616,7 +1617,7 @@ function netbox.from_fd(fd, opts, third)
         return illegal('Invalid fd: expected nonnegative integer')
     end
     if opts ~= nil then
-        check_options(opts, core.FROM_FD_OPTIONS, 2)
+        check_options(opts, core.FROM_FD_OPTIONS)
     end
     opts = copy_options(opts or {})
     local params, wrong = tls.params(opts.params or {})
@@ -1680,7 +1681,7 @@ local function as_reply(ok, ...)
             -- Its code, too, is what it would be at the other end of a connection.
             err = E.decode_stack(E.encode_stack(E.wrap(err)))
         end
-        return E.raise(err, 3)
+        return E.raise_again(err)
     end
     local n = select('#', ...)
     if n == 0 then
@@ -1702,9 +1703,9 @@ end
 
 local function check_self(object, name, args, usage)
     if type(object) ~= 'table' then
-        return dot_call(name, 3)
+        return dot_call(name)
     elseif args ~= nil and type(args) ~= 'table' then
-        return error(usage, 3)
+        return complain(usage)
     end
 end
 
@@ -1712,7 +1713,7 @@ function self.call(object, name, args)
     check_self(object, 'call', args, CALL_USAGE)
     local f, owner = function_at(tostring(name))
     if not callable(f) then
-        return E.raise(E.client(33, format("Procedure '%s' is not defined", tostring(name))), 2)
+        return raise(E.client(33, format("Procedure '%s' is not defined", tostring(name))))
     end
     if owner ~= nil then
         return as_reply(pcall(f, owner, unpack(args or {}, 1, length_of(args))))
@@ -1724,7 +1725,7 @@ function self.eval(object, expression, args)
     check_self(object, 'eval', args, EVAL_USAGE)
     local chunk, problem = loadstring(tostring(expression), '=eval')
     if chunk == nil then
-        return E.raise(E.client(PROC_LUA, problem), 2)
+        return raise(E.client(PROC_LUA, problem))
     end
     return as_reply(pcall(chunk, unpack(args or {}, 1, length_of(args))))
 end

@@ -115,9 +115,9 @@ return function(core)
             core.remove_push_handler(conn, handler)
         end
         if not ok then
-            return error(body, type(body) == 'string' and 2 or 0)
+            return (type(body) == 'string' and E.complain or error)(body, 0)
         elseif code then
-            return core.fail(code, 4)
+            return core.fail(code)
         end
         local value = make(body)
         if opts.buffer ~= nil or opts.return_raw then

@@ -4,10 +4,11 @@
 local _, load = ...
 
 local E = load('cord.error')
+local raise = E.raise_at_caller
 local fiber = load('cord.fiber')
 local netbox = load('cord.netbox')
 
-local fraw, fail = fiber._internal.raw, fiber._internal.fail
+local fraw, fail = fiber._internal.raw, fiber._internal.fail_at_caller
 local type, pairs, ipairs, tostring, tonumber, error, pcall = type, pairs, ipairs, tostring, tonumber, error, pcall
 local setmetatable, unpack, format = setmetatable, unpack, string.format
 
@@ -19,7 +20,7 @@ local meta = { __index = methods }
 local DEFAULTS = { reconnect_after = 0.5, ping_interval = 1, ping_timeout = 1, timeout = 10 }
 
 local function illegal(message)
-    return E.raise(E.illegal_params(message), 3)
+    return raise(E.illegal_params(message))
 end
 
 -- ---------------------------------------------------------------- health
@@ -251,16 +252,16 @@ local function request(self, method, name, args, opts)
     local tried = {}
     while true do
         if self.closed then
-            return E.raise(E.client(NO_CONNECTION, 'The pool is closed'), 3)
+            return raise(E.client(NO_CONNECTION, 'The pool is closed'))
         end
         local instance = pick(self, mode, tried)
         if instance == nil then
             local code = pause(self, deadline)
             tried = {}
             if code == 2 then
-                return E.raise(nobody(self, mode), 3)
+                return raise(nobody(self, mode))
             elseif code then
-                return fail(code, 3)
+                return fail(code)
             end
         else
             local sent, future = pcall(instance.conn[method], instance.conn, name, args, { is_async = true })
@@ -271,11 +272,11 @@ local function request(self, method, name, args, opts)
                     return results(value)
                 elseif err.type == 'TimedOut' then
                     future:discard()
-                    return E.raise(err, 3)
+                    return E.raise_again(err)
                 elseif instance.conn:is_connected() or err.code ~= NO_CONNECTION then
-                    return E.raise(err, 3)
+                    return E.raise_again(err)
                 elseif not opts.idempotent then
-                    return E.raise(unknown_fate(err, instance), 3)
+                    return raise(unknown_fate(err, instance))
                 end
                 instance.healthy = false
             elseif type(future) == 'cdata' and future.code == NO_CONNECTION then

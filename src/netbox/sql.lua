@@ -2,6 +2,7 @@
 local _, load = ...
 
 local E = load('cord.error')
+local raise = E.raise_at_caller
 local msgpack = load('cord.msgpack')
 local tuples = load('cord.netbox.tuple')
 
@@ -73,7 +74,7 @@ return function(core, methods)
 
     local function request(conn, kind, body, opts, finish)
         opts = opts or {}
-        core.check_request_options(opts, 3)
+        core.check_request_options(opts)
         if opts._thread_id ~= nil then
             conn = core.threaded(conn, opts._thread_id)
         end
@@ -102,7 +103,7 @@ return function(core, methods)
         if not core.is_connection(conn) then
             return core.dot_call('execute')
         elseif sql_opts ~= nil then
-            return E.raise(E.client(UNSUPPORTED, 'execute does not support options'), 2)
+            return raise(E.client(UNSUPPORTED, 'execute does not support options'))
         end
         local key, packed = statement(query)
         local body = core.options.map { key, packed, KEY.SQL_BIND, msgpack.encode(parameters or {}), KEY.OPTIONS, '\144' }
@@ -113,10 +114,10 @@ return function(core, methods)
         if not core.is_connection(conn) then
             return core.dot_call('prepare')
         elseif type(query) ~= 'string' then
-            return E.raise(E.client(SQL_PREPARE,
-                'Failed to prepare SQL statement: expected string as SQL statement'), 2)
+            return raise(E.client(SQL_PREPARE,
+                'Failed to prepare SQL statement: expected string as SQL statement'))
         elseif sql_opts ~= nil then
-            return E.raise(E.client(UNSUPPORTED, 'prepare does not support options'), 2)
+            return raise(E.client(UNSUPPORTED, 'prepare does not support options'))
         end
         local key, packed = statement(query)
         return request(conn, PREPARE, core.options.map { key, packed }, opts, prepared)
@@ -126,9 +127,9 @@ return function(core, methods)
         if not core.is_connection(conn) then
             return core.dot_call('unprepare')
         elseif type(query) ~= 'number' then
-            return E.raise(E.illegal_params('query id is expected to be numeric'), 2)
+            return raise(E.illegal_params('query id is expected to be numeric'))
         elseif sql_opts ~= nil then
-            return E.raise(E.client(UNSUPPORTED, 'unprepare does not support options'), 2)
+            return raise(E.client(UNSUPPORTED, 'unprepare does not support options'))
         end
         local key, packed = statement(query)
         return request(conn, PREPARE, core.options.map { key, packed }, opts, nothing)

@@ -3,10 +3,11 @@
 local _, load = ...
 
 local E = load('cord.error')
+local raise, complain = E.raise_at_caller, E.complain
 local msgpack = load('cord.msgpack')
 local ffi = require('ffi')
 
-local type, setmetatable, rawset, error, next, pairs = type, setmetatable, rawset, error, next, pairs
+local type, setmetatable, rawset, next, pairs = type, setmetatable, rawset, next, pairs
 local upper, gsub = string.upper, string.gsub
 
 local BEGIN, COMMIT, ROLLBACK = 14, 15, 16
@@ -161,13 +162,13 @@ return function(core, methods)
         local body, problem = body_of(txn_opts)
         if body == nil then
             if type(problem) == 'string' then
-                return error(problem, 3)
+                return complain(problem)
             end
-            return E.raise(problem, 3)
+            return raise(problem)
         end
         local bad = check_options(opts)
         if bad then
-            return E.raise(bad, 3)
+            return raise(bad)
         end
         return core.with_options(core.op_bare, stream, opts or {}, kind, NOTHING, body)
     end

@@ -3,12 +3,13 @@
 local _, load = ...
 
 local E = load('cord.error')
+local raise, complain = E.raise_at_caller, E.complain
 local msgpack = load('cord.msgpack')
 local json = load('cord.json')
 
 local type, rawget, getmetatable, setmetatable, select, pcall, pairs, ipairs =
     type, rawget, getmetatable, setmetatable, select, pcall, pairs, ipairs
-local tostring, error, unpack, concat = tostring, error, unpack, table.concat
+local tostring, unpack, concat = tostring, unpack, table.concat
 local find, match, sub = string.find, string.match, string.sub
 local NULL = msgpack.NULL
 
@@ -22,7 +23,7 @@ end
 
 local function check(t, name)
     if not is_tuple(t) then
-        return error('Usage: tuple:' .. name, 3)
+        return complain('Usage: tuple:' .. name)
     end
 end
 
@@ -80,12 +81,12 @@ function methods.totable(t, i, j)
         i, j = 1, n
     else
         if type(i) ~= 'number' or i < 1 then
-            return error('tuple.totable: invalid second argument', 2)
+            return complain('tuple.totable: invalid second argument')
         end
         if j == nil then
             j = n
         elseif type(j) ~= 'number' or j < 1 then
-            return error('tuple.totable: invalid third argument', 2)
+            return complain('tuple.totable: invalid third argument')
         end
     end
     local result = setmetatable({}, msgpack.array_mt)
@@ -104,7 +105,7 @@ function methods.slice(t, first, last)
     check(t, 'slice(first[, last])')
     local n = #t
     if type(first) ~= 'number' then
-        return error('tuple.slice(): bad arguments', 2)
+        return complain('tuple.slice(): bad arguments')
     end
     if first < 0 then
         first = first + n
@@ -114,11 +115,11 @@ function methods.slice(t, first, last)
         last = last + n
     end
     if first >= n then
-        return error('tuple.slice(): start >= field count', 2)
+        return complain('tuple.slice(): start >= field count')
     elseif last > n then
-        return error('tuple.slice(): end > field count', 2)
+        return complain('tuple.slice(): end > field count')
     elseif last <= first then
-        return error('tuple.slice(): start must be less than end', 2)
+        return complain('tuple.slice(): start must be less than end')
     end
     return unpack(t, first + 1, last)
 end
@@ -143,7 +144,7 @@ function methods.next(t, i)
         i = 0
     end
     if type(i) ~= 'number' or i < 0 or i > #t then
-        return error('error: invalid key to \'next\'', 2)
+        return complain('error: invalid key to \'next\'')
     end
     return next_field(t, i)
 end
@@ -191,17 +192,17 @@ function methods.transform(t, offset, count, ...)
     check(t, 'transform(start, count[, fields])')
     local n = #t
     if type(offset) ~= 'number' or offset == 0 then
-        return error('tuple.transform(): offset is out of bound', 2)
+        return complain('tuple.transform(): offset is out of bound')
     end
     if offset < 0 then
         offset = offset + n + 1
     end
     if offset < 1 or offset > n + 1 then
-        return error('tuple.transform(): offset is out of bound', 2)
+        return complain('tuple.transform(): offset is out of bound')
     end
     count = count or 0
     if count < 0 then
-        return error('tuple.transform(): len is negative', 2)
+        return complain('tuple.transform(): len is negative')
     end
     local result = {}
     for i = 1, offset - 1 do
@@ -330,7 +331,7 @@ local function update(t, operations, ignore)
     for i = 1, #operations do
         local err = apply(result, names, operations[i])
         if err and not ignore then
-            return E.raise(err, 3)
+            return raise(err)
         end
     end
     return setmetatable(result, getmetatable(t))
@@ -338,7 +339,7 @@ end
 
 function methods.update(t, operations)
     if not is_tuple(t) or type(operations) ~= 'table' then
-        return error('Usage: tuple:update({ { op, field, arg}+ })', 2)
+        return complain('Usage: tuple:update({ { op, field, arg}+ })')
     end
     local result = update(t, operations)
     return result
@@ -346,7 +347,7 @@ end
 
 function methods.upsert(t, operations)
     if not is_tuple(t) or type(operations) ~= 'table' then
-        return error('Usage: tuple:upsert({ { op, field, arg}+ })', 2)
+        return complain('Usage: tuple:upsert({ { op, field, arg}+ })')
     end
     local result = update(t, operations, true)
     return result

@@ -3,6 +3,7 @@
 local _, load = ...
 
 local E = load('cord.error')
+local raise = E.raise_at_caller
 local fiber = load('cord.fiber')
 local log = load('cord.log')
 local msgpack = load('cord.msgpack')
@@ -106,9 +107,9 @@ return function(core, methods)
     function watcher_methods.unregister(object)
         local watcher = inner[object]
         if watcher == nil then
-            return E.raise(E.client(PROC_LUA, 'Use watcher:unregister() instead of watcher.unregister()'), 2)
+            return raise(E.client(PROC_LUA, 'Use watcher:unregister() instead of watcher.unregister()'))
         elseif not watcher.registered then
-            return E.raise(E.client(PROC_LUA, 'Watcher is already unregistered'), 2)
+            return raise(E.client(PROC_LUA, 'Watcher is already unregistered'))
         end
         watcher.registered = false
         local conn, topic = watcher.conn, watcher.topic
@@ -146,9 +147,9 @@ return function(core, methods)
         if not core.is_connection(conn) then
             return core.dot_call('watch')
         elseif type(key) ~= 'string' then
-            return E.raise(E.client(PROC_LUA, 'key must be a string'), 2)
+            return raise(E.client(PROC_LUA, 'key must be a string'))
         elseif type(func) ~= 'function' then
-            return E.raise(E.client(PROC_LUA, 'func must be a function'), 2)
+            return raise(E.client(PROC_LUA, 'func must be a function'))
         end
         local object = setmetatable({}, watcher_mt)
         inner[object] = add(conn._conn or conn, key, func)
@@ -159,7 +160,7 @@ return function(core, methods)
         if not core.is_connection(conn) then
             return core.dot_call('watch_once')
         elseif type(key) ~= 'string' then
-            return E.raise(E.client(PROC_LUA, 'key must be a string'), 2)
+            return raise(E.client(PROC_LUA, 'key must be a string'))
         end
         local body = core.options.map { KEY_EVENT, msgpack.encode(key) }
         return core.with_options(core.op_bare, conn, opts or {}, WATCH_ONCE, VALUE, body)
