@@ -429,7 +429,7 @@ describe('spaces', function()
             assert.equal('unset', key)
             assert.is_nil(value)
             local _, body = conn:ask(WATCH_ONCE, { [0x57] = 'box.status' })
-            assert.same({ { is_ro = false, is_ro_cfg = false, status = 'running' } }, body[0x30])
+            assert.same({ { is_ro = false, is_ro_cfg = false, status = 'running', dd_version = '3.9.0' } }, body[0x30])
             local schema = select(2, conn:ask(WATCH_ONCE, { [0x57] = 'box.schema' }))[0x30][1].version
             srv:create_space('x')
             assert.is_true(select(2, conn:ask(WATCH_ONCE, { [0x57] = 'box.schema' }))[0x30][1].version > schema)

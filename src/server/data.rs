@@ -1,6 +1,7 @@
 //! The spaces of a server for the program that runs it: raw functions of server.lua. Each takes the server's number first
 //! and returns its results, or nil and an error's code, class, text and payload (MessagePack).
 
+use super::accounts;
 use super::dispatch::{bytes_at, running};
 use super::engine::{
     BoxError, Engine, IndexOptions, IndexRef, SpaceOptions, SpaceRef, Statement, TxnId, format_from_msgpack,
@@ -31,6 +32,7 @@ pub(super) const FUNCTIONS: &[Entry] = &[
     (c"format_of", l_format_of),
     (c"truncate", l_truncate),
     (c"space_id", l_space_id),
+    (c"space_name", l_space_name),
     (c"schema_version", l_schema_version),
     (c"save", l_save),
     (c"restore", l_restore),
@@ -38,6 +40,8 @@ pub(super) const FUNCTIONS: &[Entry] = &[
     (c"set_user", l_set_user),
     (c"grant", l_grant),
     (c"drop_user", l_drop_user),
+    (c"show_accounts", l_show_accounts),
+    (c"may_read", l_may_read),
 ];
 
 /// The server that argument 1 numbers, or null.
@@ -299,6 +303,19 @@ unsafe extern "C-unwind" fn l_space_id(l: *mut lua_State) -> c_int {
     1
 }
 
+/// `space_name(server, id)`: nothing if there is no such space.
+unsafe extern "C-unwind" fn l_space_name(l: *mut lua_State) -> c_int {
+    // SAFETY: called by server.lua.
+    unsafe {
+        let (_, instance) = instance!(l);
+        match (&(*instance).engine).space_name(lua_tonumber(l, 2) as u32) {
+            Some(name) => state::push_str(l, name),
+            None => return 0,
+        }
+    }
+    1
+}
+
 /// `schema_version(server)`
 unsafe extern "C-unwind" fn l_schema_version(l: *mut lua_State) -> c_int {
     // SAFETY: called by server.lua.
@@ -411,4 +428,26 @@ unsafe extern "C-unwind" fn l_drop_user(l: *mut lua_State) -> c_int {
         (&mut (*instance).users).remove(bytes_at(l, 2));
         done(l)
     }
+}
+
+/// `show_accounts(server)`: clients see its users, grants and functions as they are now.
+unsafe extern "C-unwind" fn l_show_accounts(l: *mut lua_State) -> c_int {
+    // SAFETY: called by server.lua.
+    unsafe {
+        let (_, instance) = instance!(l);
+        accounts::show(&mut *instance);
+        done(l)
+    }
+}
+
+/// `may_read(server, user, space)`: the space by its name.
+unsafe extern "C-unwind" fn l_may_read(l: *mut lua_State) -> c_int {
+    // SAFETY: called by server.lua.
+    unsafe {
+        let (_, instance) = instance!(l);
+        let name = bytes_at(l, 3);
+        let may = (&(*instance).users).allow(bytes_at(l, 2), |user| user.read.has(name));
+        lua_pushboolean(l, c_int::from(may));
+    }
+    1
 }

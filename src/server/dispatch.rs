@@ -9,12 +9,13 @@
 //! All packets of one read are handled inside one protected call on the scratch thread. Whatever raises there (memory,
 //! or a metamethod of the table of functions) ends one request with an error; no value with a destructor is alive then.
 
+use super::accounts::{self, Sight};
 use super::engine::error::{self, Field};
-use super::engine::{BoxError, SpaceRef, Statement};
+use super::engine::{BoxError, Engine, Select, SpaceRef, Statement, TxnId};
 use super::hub::{FEATURES, Hub, Instance, Purpose, Request, hook, open};
 use super::request::{Named, Proof, named, proof};
 use super::session::{Phase, Session};
-use super::user::GUEST;
+use super::user::{GUEST, User};
 use super::{stream, watch};
 use crate::fiber::fiber::flag;
 use crate::iproto::auth::{CHAP_SHA1, PAP_SHA256};
@@ -46,7 +47,7 @@ pub mod kept {
     pub const EVALS: c_int = 6;
     /// `refuse(seconds)`: waits, then raises the error of a failed login.
     pub const REFUSE: c_int = 7;
-    /// `resolve(number, name)`: the function, and the object, of a name with brackets or of `box.space...:count`.
+    /// `resolve(number, name, user)`: the function, and the object, of a name with brackets or of `box.space...:count`.
     pub const RESOLVE: c_int = 8;
     /// A table of the functions called by reference.
     pub const REFERENCES: c_int = 9;
@@ -325,8 +326,15 @@ unsafe fn statement(context: &Context, header: &RequestHeader, body: &[u8]) {
             let Some(statement) = statement else { return Ok(()) };
             may_touch(context, &statement)?;
             let txn = stream::transaction(context, header.stream_id)?;
+            let with_formats = (*context.session).features & (1 << feature::DML_TUPLE_EXTENSION) != 0;
+            if let Statement::Select(select) = &statement
+                && !(&(*context.instance).users).is_open()
+                && respond_with_view(context, select, txn, with_formats, header.sync)
+            {
+                return Ok(());
+            }
             let engine = &mut (*context.instance).engine;
-            if (*context.session).features & (1 << feature::DML_TUPLE_EXTENSION) == 0 {
+            if !with_formats {
                 engine.respond(&statement, txn, header.sync, context.out());
             } else {
                 engine.respond_with_formats(&statement, txn, header.sync, context.out());
@@ -339,7 +347,33 @@ unsafe fn statement(context: &Context, header: &RequestHeader, body: &[u8]) {
     }
 }
 
-/// Whether the session's user may work on the space. System spaces may be read by everybody.
+/// Answers a SELECT from a view that shows each user something else. False: it is no such view.
+unsafe fn respond_with_view(
+    context: &Context,
+    select: &Select<'_>,
+    txn: Option<TxnId>,
+    with_formats: bool,
+    sync: u64,
+) -> bool {
+    // SAFETY: the context's pointers are live; the users and the engine of an instance are apart.
+    unsafe {
+        let Instance { engine, users, .. } = &mut *context.instance;
+        let view = match select.space {
+            SpaceRef::Id(id) => Some(id),
+            SpaceRef::Name(name) => engine.space_id(name),
+        };
+        let Some(view) = view.filter(|id| accounts::VIEWS.contains(id)) else { return false };
+        let user = &raw const (*context.session).user;
+        // Who was dropped meanwhile sees what a user without grants does.
+        let nobody = User { id: u32::MAX, ..User::default() };
+        let Some(sight) = Sight::of(users.get(&*user).unwrap_or(&nobody), engine) else { return false };
+        let sees = |engine: &Engine, row: &[u8]| sight.sees(view, engine, row);
+        engine.respond_visible(select, txn, with_formats, &sees, sync, context.out());
+    }
+    true
+}
+
+/// Whether the session's user may work on the space. The views may be read by everybody.
 unsafe fn may_touch(context: &Context, statement: &Statement<'_>) -> Result<(), BoxError> {
     // SAFETY: the context's pointers are live.
     unsafe {
@@ -351,8 +385,8 @@ unsafe fn may_touch(context: &Context, statement: &Statement<'_>) -> Result<(), 
         // The engine says what there is to say of a space that is not there.
         let Some(name) = id.and_then(|id| instance.engine.space_name(id)) else { return Ok(()) };
         let reads = matches!(statement, Statement::Select(_));
-        let system = id.is_some_and(|id| id <= SYSTEM_SPACE_MAX);
-        let allowed = reads && system
+        let is_view = id.is_some_and(|id| accounts::VIEWS.contains(&id));
+        let allowed = reads && is_view
             || instance.users.allow(user, |user| {
                 let names = if reads { &user.read } else { &user.write };
                 names.has(name.as_bytes())
@@ -364,9 +398,6 @@ unsafe fn may_touch(context: &Context, statement: &Statement<'_>) -> Result<(), 
         Err(BoxError::access(access, "space", name, &String::from_utf8_lossy(user)))
     }
 }
-
-/// Ids of system spaces end here.
-const SYSTEM_SPACE_MAX: u32 = 511;
 
 /// AUTH. A failed login is answered late, whatever it failed for, and logins meanwhile fail with it.
 unsafe fn login(context: &Context, header: &RequestHeader, body: &[u8]) {
@@ -522,7 +553,9 @@ unsafe fn push_function(context: &Context, name: &[u8]) -> bool {
             push_from(context, kept::RESOLVE);
             lua_pushinteger(sl, (*context.session).instance as lua_Integer);
             lua_pushlstring_(sl, name.as_ptr().cast(), name.len());
-            lua_call(sl, 2, 2);
+            let user = &raw const (*context.session).user;
+            lua_pushlstring_(sl, (&*user).as_ptr().cast(), (&*user).len());
+            lua_call(sl, 3, 2);
             let object = (lua_type(sl, -1) != LUA_TNIL).then(|| lua_gettop(sl));
             lua_pushvalue(sl, -2);
             return settle_function(context, functions, object);

@@ -15,6 +15,8 @@
 //! without a fiber.
 
 #[cfg(feature = "module")]
+pub mod accounts;
+#[cfg(feature = "module")]
 #[allow(unsafe_code)]
 pub mod binding;
 #[cfg(feature = "module")]

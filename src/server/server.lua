@@ -15,7 +15,9 @@ local format, stderr = string.format, io.stderr
 
 local server, methods = {}, {}
 local meta = { __index = methods, __metatable = 'cord.server' }
-local CREDS_MISMATCH = 47
+local ACCESS_DENIED, CREDS_MISMATCH = 42, 47
+-- The version of the schema that the system spaces are of: as in `_schema`.
+local DD_VERSION = '3.9.0'
 
 -- Positions of the table that native code reads: see `kept` in dispatch.rs.
 local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, REFERENCES, FORMATS, FUNCTIONS =
@@ -115,8 +117,21 @@ local function walk(functions, name)
     return value
 end
 
+-- What a user gets who may not read the space.
+local function denied(user, space)
+    return function()
+        return E.raise(E.decode_stack({ {
+            type = 'AccessDeniedError',
+            message = format("Read access to space '%s' is denied for user '%s'", space, user),
+            file = '',
+            code = ACCESS_DENIED,
+            fields = { name = 'ACCESS_DENIED', object_type = 'space', object_name = space, access_type = 'Read', user = user },
+        } }), 2)
+    end
+end
+
 -- Names that take more than dots: paths with brackets, and the counting of net.box.
-local function resolve(number, name)
+local function resolve(number, name, user)
     local self = live[number]
     if self == nil then
         return nil
@@ -124,6 +139,10 @@ local function resolve(number, name)
     local found, object = walk(self.functions, name)
     if found == nil and name:find('^box%.space[%.%[].*:count$') then
         found, object = walk({ box = { space = self.space } }, name)
+        local space = found ~= nil and raw.space_name(number, object.space_id or object.id)
+        if space and not raw.may_read(number, user, space) then
+            return denied(user, space)
+        end
     end
     return found, object
 end
@@ -393,6 +412,7 @@ end
 function methods.user(self, name, what)
     check_self(self, 'user')
     set_user(self, 'server:user', name, what)
+    raw.show_accounts(self._number)
 end
 
 --- Removes a user; its sessions may do nothing from now on.
@@ -402,6 +422,7 @@ function methods.drop_user(self, name)
         return fail('server:drop_user(name): a string expected, got ' .. type(name))
     end
     raw.drop_user(self._number, name)
+    raw.show_accounts(self._number)
 end
 
 -- ---------------------------------------------------------------- functions by reference
@@ -425,6 +446,7 @@ function methods.func(self, name, fn)
     local position = object and object._position or #references + 1
     references[position] = fn
     raw.reference(self._number, name, position)
+    raw.show_accounts(self._number)
     object = setmetatable({ name = name, _server = self, _position = position, _fn = fn }, func_meta)
     self._funcs[name] = object
     return object
@@ -444,6 +466,7 @@ function func_methods.drop(self)
     if server_._funcs[name] == self then
         server_._funcs[name] = nil
         raw.reference(server_._number, name)
+        raw.show_accounts(server_._number)
         -- The place is not given away: a call that is on its way still finds a function.
         kept[REFERENCES][self._position] = function() end
     end
@@ -464,8 +487,12 @@ end
 
 -- What every Tarantool tells of itself.
 local function announce(self)
-    self:broadcast('box.id', { id = 1, instance_uuid = self._uuid, replicaset_uuid = self._uuid })
-    self:broadcast('box.status', { is_ro = false, is_ro_cfg = false, status = 'running' })
+    local id, NULL = uuid.fromstr(self._uuid), msgpack.NULL
+    self:broadcast('box.id', {
+        id = 1, instance_uuid = id, instance_name = NULL, replicaset_uuid = id, replicaset_name = NULL, cluster_name = NULL,
+    })
+    self:broadcast('box.status', { is_ro = false, is_ro_cfg = false, status = 'running', dd_version = DD_VERSION })
+    self:broadcast('box.election', { term = 1, role = 'none', is_ro = false, leader = 0 })
     self:broadcast('box.schema', { version = raw.schema_version(self._number) })
 end
 
@@ -482,6 +509,7 @@ function methods.create_space(self, name, opts)
         return fail('options should be a table')
     end
     local space = created(self.space, name, opts)
+    raw.show_accounts(self._number)
     self:broadcast('box.schema', { version = raw.schema_version(self._number) })
     return space
 end
@@ -496,6 +524,7 @@ local function file_call(name, call)
         if not ok then
             return E.raise(system_error('SystemError', errno, format("can't %s %s", name, path), text), 2)
         end
+        raw.show_accounts(self._number)
         self:broadcast('box.schema', { version = raw.schema_version(self._number) })
     end
 end
@@ -539,6 +568,7 @@ function server.listen(address, opts)
     if options.users then
         set_users(self, where, options.users)
     end
+    raw.show_accounts(number)
     announce(self)
     local list = type(address) == 'table' and address.uri == nil and address[1] ~= nil and not address.params and address
         or { address }

@@ -335,6 +335,7 @@ return function(raw)
     function space_methods.drop(self)
         check_self(self, 'space', 'drop')
         check(2, raw.drop_space(self._number, self.id))
+        raw.show_accounts(self._number)
     end
 
     -- ------------------------------------------------------------ all spaces of a server

@@ -62,6 +62,8 @@ impl Secret {
 /// What a user may do.
 #[derive(Debug, Clone, Default)]
 pub struct User {
+    /// Its number in `_user`: given by [`Users::set`].
+    pub id: u32,
     /// What is kept of the password, without which nobody logs in as this user.
     pub secret: Option<Secret>,
     /// Functions that may be called.
@@ -77,11 +79,11 @@ pub struct User {
 impl User {
     /// A user who may do everything.
     pub fn mighty(secret: Option<Secret>) -> Self {
-        User { secret, execute: Names::All, read: Names::All, write: Names::All, eval: true }
+        User { id: 0, secret, execute: Names::All, read: Names::All, write: Names::All, eval: true }
     }
 
     /// Whether nothing is kept from this user.
-    fn is_mighty(&self) -> bool {
+    pub fn is_mighty(&self) -> bool {
         self.eval && [&self.execute, &self.read, &self.write].iter().all(|names| matches!(names, Names::All))
     }
 }
@@ -90,13 +92,15 @@ impl User {
 #[derive(Debug)]
 pub struct Users {
     by_name: FxHashMap<Box<[u8]>, User>,
+    /// The number of the next user; those below are Tarantool's own users and roles.
+    next_id: u32,
     /// Everybody may do everything: nothing is looked up.
     open: bool,
 }
 
 impl Default for Users {
     fn default() -> Self {
-        let mut users = Users { by_name: FxHashMap::default(), open: true };
+        let mut users = Users { by_name: FxHashMap::default(), next_id: 32, open: true };
         users.set(GUEST, User::mighty(Some(Secret::chap(b""))));
         users
     }
@@ -104,7 +108,16 @@ impl Default for Users {
 
 impl Users {
     /// Adds a user, or replaces what is known of one.
-    pub fn set(&mut self, name: &[u8], user: User) {
+    pub fn set(&mut self, name: &[u8], mut user: User) {
+        user.id = match (self.by_name.get(name), name) {
+            (Some(known), _) => known.id,
+            (None, GUEST) => 0,
+            (None, b"admin") => 1,
+            (None, _) => {
+                self.next_id += 1;
+                self.next_id - 1
+            }
+        };
         self.by_name.insert(name.into(), user);
         self.open = self.by_name.values().all(User::is_mighty);
     }
@@ -113,6 +126,21 @@ impl Users {
     pub fn remove(&mut self, name: &[u8]) {
         self.by_name.remove(name);
         self.open = false;
+    }
+
+    /// All users.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &User)> {
+        self.by_name.iter().map(|(name, user)| (&**name, user))
+    }
+
+    /// A user.
+    pub fn get(&self, name: &[u8]) -> Option<&User> {
+        self.by_name.get(name)
+    }
+
+    /// Whether everybody may do everything.
+    pub fn is_open(&self) -> bool {
+        self.open
     }
 
     /// A user.

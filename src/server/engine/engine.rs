@@ -145,6 +145,9 @@ pub struct Cursor {
     offset: u64,
 }
 
+/// Which rows of a view a reader sees.
+pub type Sees<'a> = dyn Fn(&Engine, &[u8]) -> bool + 'a;
+
 /// How tuples are written.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
@@ -285,7 +288,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let tuple = match *statement {
-            Statement::Select(ref select) => return self.select_as(select, txn, form, out),
+            Statement::Select(ref select) => return self.select_as(select, txn, form, None, out),
             Statement::Insert { space, tuple } => self.insert(space, tuple, txn).map(Some)?,
             Statement::Replace { space, tuple } => self.replace(space, tuple, txn).map(Some)?,
             Statement::Update { space, index, key, ops, base } => self.update(space, index, key, ops, base, txn)?,
@@ -317,10 +320,33 @@ impl Engine {
     /// # Errors
     /// Tarantool's; then `out` is as before.
     pub fn select(&mut self, select: &Select<'_>, txn: Option<TxnId>, out: &mut Vec<u8>) -> Result<()> {
-        self.select_as(select, txn, Form::Plain, out)
+        self.select_as(select, txn, Form::Plain, None, out)
     }
 
-    fn select_as(&mut self, select: &Select<'_>, txn: Option<TxnId>, form: Form, out: &mut Vec<u8>) -> Result<()> {
+    /// As [`Engine::execute`], of a SELECT that leaves out what `sees` does not let through, as if it were not there.
+    ///
+    /// # Errors
+    /// As [`Engine::execute`].
+    pub fn select_visible(
+        &mut self,
+        select: &Select<'_>,
+        txn: Option<TxnId>,
+        with_formats: bool,
+        sees: &Sees<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let form = if with_formats { Form::Formatted } else { Form::Plain };
+        self.select_as(select, txn, form, Some(sees), out)
+    }
+
+    fn select_as(
+        &mut self,
+        select: &Select<'_>,
+        txn: Option<TxnId>,
+        form: Form,
+        sees: Option<&Sees<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let iterator = IteratorType::from_number(select.iterator)?;
         let view = self.view(select.space, txn)?;
         let position = find_index(view.space, select.index)?;
@@ -331,9 +357,19 @@ impl Engine {
         let limit = u32::try_from(select.limit).unwrap_or(u32::MAX);
         let mut body = ResponseBody::begin(form, out);
         let mut last = None;
-        let mut scan = scan_from(&view, position, &plan, select.offset);
+        let mut hidden = if sees.is_some() { select.offset } else { 0 };
+        let mut scan = scan_from(&view, position, &plan, if sees.is_some() { 0 } else { select.offset });
         while body.count < limit {
             let Some((key, tuple)) = scan.next() else { break };
+            if let Some(sees) = sees {
+                if !sees(self, tuple) {
+                    continue;
+                }
+                if hidden > 0 {
+                    hidden -= 1;
+                    continue;
+                }
+            }
             body.push(view.space, tuple);
             last = Some((key, tuple));
         }

@@ -41,12 +41,14 @@ mod update;
 mod wire;
 
 pub use collation::Collation;
-pub use engine::{Cursor, Engine, IndexRef, Limits, Select, SpaceRef, Statement};
+pub use engine::{Cursor, Engine, IndexRef, Limits, Sees, Select, SpaceRef, Statement};
 pub use error::{BoxError, Result};
 pub use format::FieldDef;
 pub use key::Part;
+pub use mp::field;
 pub use options::{FieldRef, IndexOptions, PartOptions, SequenceOptions, SpaceOptions, format_from_msgpack};
 pub use query::{After, IteratorType};
+pub use schema::Row;
 pub use space::{IndexKind, Tuple};
 pub use txn::TxnId;
 pub use types::FieldType;

@@ -125,7 +125,7 @@ pub(crate) fn next<'a>(rest: &mut &'a [u8]) -> Option<Value<'a>> {
 }
 
 /// Field `n` (from 0) of the tuple, if it has that many.
-pub(crate) fn field(tuple: &[u8], n: u32) -> Option<&[u8]> {
+pub fn field(tuple: &[u8], n: u32) -> Option<&[u8]> {
     let (count, mut rest) = array(tuple)?;
     if n >= count {
         return None;

@@ -292,28 +292,12 @@ impl Engine {
         }
     }
 
-    /// Makes a user or a role visible to clients in `_vuser`, or changes what is shown.
-    ///
-    /// # Errors
-    /// The name belongs to another id.
-    pub fn show_user(&mut self, id: u32, name: &str, is_role: bool) -> Result<()> {
-        let row = user_row(id, name, if is_role { "role" } else { "user" });
-        for table in USER {
-            let Some(space) = self.spaces.get_mut(&table) else { continue };
-            let change = View { space, overlays: None }.plan(None, row.clone(), Conflict::Replace, |_, _| {})?;
-            space.apply(&change);
-        }
-        Ok(())
-    }
-
-    /// Hides a user from clients.
-    pub fn hide_user(&mut self, id: u32) {
-        for table in USER {
-            let Some(space) = self.spaces.get_mut(&table) else { continue };
-            let Some(index) = space.indexes.first() else { continue };
-            let Some(key) = index.key.of_tuple(&user_row(id, "", "user")) else { continue };
-            let old = index.tree.get(&key).cloned();
-            space.apply(&Change { old, new: None });
+    /// Puts `rows` in the place of all that a system table and its view hold. Rows are arrays that fit the table.
+    pub fn replace_rows(&mut self, tables: [u32; 2], rows: Vec<Tuple>) {
+        for table in tables {
+            let Some(space) = self.spaces.get_mut(&table).filter(|space| space.is_system()) else { continue };
+            space.indexes.iter_mut().for_each(|index| index.tree.clear());
+            rows.iter().for_each(|row| space.apply(&Change { old: None, new: Some(row.clone()) }));
         }
     }
 
@@ -612,42 +596,62 @@ fn system_index(text: &str, primary: Option<&KeyDef>) -> Index {
     }
 }
 
-/// Builds a row of a system space.
-struct Row(Vec<u8>);
+/// Builds a row of a system space, field by field.
+pub struct Row(Vec<u8>);
 
 impl Row {
-    fn new(fields: u32) -> Self {
+    /// A row of so many fields, of which none is there yet.
+    pub fn new(fields: u32) -> Self {
         let mut out = Vec::with_capacity(64);
         put::put_array(&mut out, fields);
         Row(out)
     }
 
-    fn uint(mut self, n: u64) -> Self {
+    /// An unsigned integer.
+    #[must_use]
+    pub fn uint(mut self, n: u64) -> Self {
         put::put_uint(&mut self.0, n);
         self
     }
 
-    fn str(mut self, s: &str) -> Self {
+    /// A string.
+    #[must_use]
+    pub fn str(mut self, s: &str) -> Self {
         put::put_str(&mut self.0, s.as_bytes());
         self
     }
 
-    fn bool(mut self, b: bool) -> Self {
+    /// A boolean.
+    #[must_use]
+    pub fn bool(mut self, b: bool) -> Self {
         put::put_bool(&mut self.0, b);
         self
     }
 
-    fn map(mut self, entries: u32) -> Self {
+    /// The header of a map.
+    #[must_use]
+    pub fn map(mut self, entries: u32) -> Self {
         put::put_map(&mut self.0, entries);
         self
     }
 
-    fn array(mut self, items: u32) -> Self {
+    /// The header of an array.
+    #[must_use]
+    pub fn array(mut self, items: u32) -> Self {
         put::put_array(&mut self.0, items);
         self
     }
 
-    fn done(self) -> Tuple {
+    /// A string of any bytes.
+    #[must_use]
+    pub fn bytes(mut self, s: &[u8]) -> Self {
+        put::put_str(&mut self.0, s);
+        self
+    }
+
+    /// The row.
+    #[must_use]
+    pub fn done(self) -> Tuple {
         self.0.into()
     }
 }

@@ -1,6 +1,6 @@
 //! Between the protocol's requests and errors and the engine's.
 
-use super::engine::{Engine, IndexRef, Select, SpaceRef, Statement};
+use super::engine::{Engine, IndexRef, Sees, Select, SpaceRef, Statement};
 use super::error::{BoxError, Result};
 use super::query::After;
 use super::txn::TxnId;
@@ -83,6 +83,19 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         self.respond_with(sync, out, |engine, out| engine.execute_with_formats(statement, txn, out));
+    }
+
+    /// As the other two, of a SELECT as [`Engine::select_visible`] makes it.
+    pub fn respond_visible(
+        &mut self,
+        select: &Select<'_>,
+        txn: Option<TxnId>,
+        with_formats: bool,
+        sees: &Sees<'_>,
+        sync: u64,
+        out: &mut Vec<u8>,
+    ) {
+        self.respond_with(sync, out, |engine, out| engine.select_visible(select, txn, with_formats, sees, out));
     }
 
     fn respond_with(
