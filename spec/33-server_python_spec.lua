@@ -1,10 +1,11 @@
 -- The Python connector as a client of the embedded server: its usual operations. Needs `pip install tarantool` for the
--- interpreter $PYTHON (python3).
+-- interpreter $PYTHON, by default that of target/python, which tools/deps.sh makes, or python3.
 local helpers = require 'spec.helpers'
 local fiber = require 'cord.fiber'
 local server = require 'cord.server'
 
-local PYTHON = os.getenv 'PYTHON' or 'python3'
+local OWN = 'target/python/bin/python3'
+local PYTHON = os.getenv 'PYTHON' or helpers.which(OWN) and OWN or 'python3'
 
 local function connector()
     if not helpers.which(PYTHON) then return nil, 'no ' .. PYTHON .. ' on this machine' end

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what is missing on this machine, with apt-get, as root or through sudo; prints nothing when all is there.
+# Installs what is missing on this machine, with apt-get, as root or through sudo, and for the tests the Python connector
+# into target/python; prints nothing when all is there.
 # usage: deps.sh build|test      `build` is what `make build` and `make demo` need, `test` adds what `make test` needs.
 set -eu
 what=${1:-test}
@@ -29,11 +30,46 @@ if [ "$what" = test ]; then
     have lua5.1 || want lua5.1
     have "${TARANTOOL:-tarantool}" || want tarantool
 fi
-[ -n "$required$optional" ] || exit 0
+
+# The connector that a spec talks to the embedded server with: $PYTHON may have it already, else a venv of our own gets it.
+connector=target/python
+has_connector() { "$1" -c 'import tarantool' >/dev/null 2>&1; }
+misses_connector() { [ "$what" = test ] && ! has_connector "${PYTHON:-python3}" && ! has_connector "$connector/bin/python3"; }
+if misses_connector; then
+    if ! have "${PYTHON:-python3}"; then
+        want python3
+        want python3-venv
+    elif ! "${PYTHON:-python3}" -c 'import ensurepip' >/dev/null 2>&1; then
+        want python3-venv
+    fi
+fi
+
+install_connector() {
+    misses_connector && have "${PYTHON:-python3}" || return 0
+    echo "cord: installing Python's connector into $connector with pip (once)" >&2
+    mkdir -p "$(dirname "$connector")"
+    pip='-m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15'
+    if ! { "${PYTHON:-python3}" -m venv "$connector" && "$connector/bin/python3" $pip 'tarantool>=1,<2'; } >"$log" 2>&1
+    then
+        tail -n 3 "$log" >&2
+        echo "cord: Python's connector could not be installed: the specs that need it will be pending" >&2
+        rm -rf "$connector"
+    fi
+}
+
+log=$(mktemp "${TMPDIR:-/tmp}/cord-deps.XXXXXX")
+trap 'rm -f "$log"' EXIT
+if [ -z "$required$optional" ]; then
+    install_connector
+    exit 0
+fi
 
 if ! have apt-get; then
     [ -n "$optional" ] && echo "cord: not found, the specs that need it will be pending:$optional" >&2
-    [ -n "$required" ] || exit 0
+    if [ -z "$required" ]; then
+        install_connector
+        exit 0
+    fi
     echo "cord: missing:$required (names of Debian's packages), and this machine has no apt-get." >&2
     echo "      macOS: brew install luajit luarocks, then luarocks --lua-version=5.1 install busted (and luacheck)." >&2
     exit 1
@@ -42,14 +78,13 @@ as_root=''
 if [ "$(id -u)" != 0 ]; then
     if ! have sudo; then
         echo "cord: missing:$required$optional. Run as root: apt-get install$required$optional" >&2
-        [ -z "$required" ] && exit 0
-        exit 1
+        [ -n "$required" ] && exit 1
+        install_connector
+        exit 0
     fi
     as_root=sudo
 fi
 
-log=$(mktemp "${TMPDIR:-/tmp}/cord-deps.XXXXXX")
-trap 'rm -f "$log"' EXIT
 apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends "$@" >>"$log" 2>&1 </dev/null; }
 
 echo "cord: installing$required$optional with apt-get (once)" >&2
@@ -62,3 +97,4 @@ fi
 for package in $optional; do
     apt install "$package" || echo "cord: apt-get has no $package: the specs that need it will be pending" >&2
 done
+install_connector

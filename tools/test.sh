@@ -10,6 +10,8 @@ trap 'exit 130' INT TERM
 
 LUAJIT=${LUAJIT:-luajit} ROCKS=${ROCKS:-$PWD/.rocks}
 export LUAJIT ROCKS LUAROCKS="${LUAROCKS:-luarocks}"
+# The Python that tools/deps.sh has given the connector to, unless another is named.
+if [ -z "${PYTHON:-}" ] && [ -x target/python/bin/python3 ]; then export PYTHON="$PWD/target/python/bin/python3"; fi
 
 cargo() { sh tools/cargo.sh "$@"; }
 
