@@ -348,6 +348,78 @@ describe('TLS', function()
         assert.equal(0, srv:stat().connections.current)
     end)
 
+    it('survives bytes that are changed, cut and split on the way', function()
+        listen()
+        local host, port = srv:address():match '^(.*):(%d+)$'
+        local seed = tonumber(os.getenv 'SEED') or 1
+        -- A small generator of our own: the same numbers everywhere.
+        local function random(n)
+            seed = (seed * 16807) % 2147483647
+            return seed % n + 1
+        end
+        local address = tcp(function(near)
+            local far = socket.tcp_connect(host, tonumber(port))
+            local over, how, at = false, random(3), random(15000)
+            local function pump(from, to)
+                local n = 0
+                while not over do
+                    local bytes = from:sysread(random(3) == 1 and random(20) or random(5000))
+                    if bytes == nil then
+                        from:readable(0.02)
+                    elseif bytes == '' or how == 1 and n > at then
+                        break
+                    else
+                        if how == 2 and n < at and n + #bytes >= at then
+                            bytes = bytes:sub(1, at - n - 1) .. string.char(random(256) - 1) .. bytes:sub(at - n + 1)
+                        end
+                        n = n + #bytes
+                        if not to:write(bytes) then break end
+                    end
+                end
+                over = true
+            end
+            local back = fiber.new(pump, far, near)
+            back:set_joinable(true)
+            pump(near, far)
+            back:join()
+            far:close()
+        end)
+        local right, failed, tls = 0, 0, 0
+        local done = fiber.cond()
+        local running = 20
+        for _ = 1, running do
+            fiber.create(function()
+                for _ = 1, 5 do
+                    local conn = net.connect({ uri = address, params = params { ca_file = 'ca.crt' } }, { connect_timeout = 1 })
+                    for _ = 1, 3 do
+                        local text = ('d'):rep(random(5000))
+                        local ok, result = pcall(conn.call, conn, 'echo', { text }, { timeout = 1 })
+                        if ok then
+                            assert(result == text)
+                            right = right + 1
+                        else
+                            failed = failed + 1
+                            if result.prev and result.prev.type == 'SSLError' then
+                                assert(result.code == 77 and result.message:find '^TLS: ')
+                                tls = tls + 1
+                            end
+                        end
+                    end
+                    conn:close()
+                end
+                running = running - 1
+                done:signal()
+            end)
+        end
+        while running > 0 do assert.is_true(done:wait(20)) end
+        assert.is_true(right > 25 and failed > 25 and tls > 0, ('%d right, %d failed, %d of TLS'):format(right, failed, tls))
+        helpers.wait_until(function()
+            fiber.sleep(0.01)
+            return srv:stat().connections.current == 0
+        end, 5)
+        assert.equal(0, srv:stat().connections.current)
+    end)
+
     it('reconnects, and after a failed handshake too', function()
         listen(identity 'stranger')
         local address = srv:address()

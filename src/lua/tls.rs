@@ -84,7 +84,7 @@ pub(crate) unsafe fn server_at(l: *mut lua_State, idx: c_int) -> Option<Arc<Serv
     }
 }
 
-unsafe fn text_at(l: *mut lua_State, idx: c_int) -> Option<String> {
+unsafe fn bytes_at(l: *mut lua_State, idx: c_int) -> Option<Vec<u8>> {
     // SAFETY: the callers pass strings or nil; numbers were made strings.
     unsafe {
         let mut len = 0;
@@ -92,9 +92,14 @@ unsafe fn text_at(l: *mut lua_State, idx: c_int) -> Option<String> {
         if at.is_null() {
             return None;
         }
-        let bytes = std::slice::from_raw_parts(at.cast::<u8>(), len);
-        Some(String::from_utf8_lossy(bytes).into_owned())
+        Some(std::slice::from_raw_parts(at.cast::<u8>(), len).to_vec())
     }
+}
+
+unsafe fn text_at(l: *mut lua_State, idx: c_int) -> Option<String> {
+    // SAFETY: as for `bytes_at`.
+    let bytes = unsafe { bytes_at(l, idx) }?;
+    Some(String::from_utf8(bytes).unwrap_or_else(|broken| String::from_utf8_lossy(broken.as_bytes()).into_owned()))
 }
 
 /// Arguments 1 to 7, in the order of tls.lua.
@@ -105,7 +110,7 @@ unsafe fn parameters(l: *mut lua_State) -> Parameters {
             ca_file: text_at(l, 1),
             cert_file: text_at(l, 2),
             key_file: text_at(l, 3),
-            password: text_at(l, 4),
+            password: bytes_at(l, 4),
             password_file: text_at(l, 5),
             ciphers: text_at(l, 6),
             server_name: text_at(l, 7),

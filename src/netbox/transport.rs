@@ -410,7 +410,7 @@ pub unsafe fn attach(s: *mut State, conn: *mut Conn) -> io::Result<()> {
         (*conn).watch = Some((*s).cord.descriptors.watch((*conn).fd, READ, data)?);
         if (*conn).tls.is_some() {
             // What was decrypted with the greeting is not announced any more.
-            secure::receive(s, conn, true);
+            receive(s, conn, true);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ pub struct Parameters {
     /// `ssl_key_file`: the certificate's key, PEM.
     pub key_file: Option<String>,
     /// `ssl_password`: of an encrypted key.
-    pub password: Option<String>,
+    pub password: Option<Vec<u8>>,
     /// `ssl_password_file`: more of them, one a line.
     pub password_file: Option<String>,
     /// `ssl_ciphers`: OpenSSL's names, with colons between; nothing: all there are.
@@ -118,7 +118,7 @@ fn identity(parameters: &Parameters, provider: &CryptoProvider) -> Result<Option
 
 /// The passwords to try, in Tarantool's order.
 fn passwords(parameters: &Parameters) -> Result<Vec<Vec<u8>>, String> {
-    let mut list: Vec<Vec<u8>> = parameters.password.iter().map(|password| password.clone().into_bytes()).collect();
+    let mut list: Vec<Vec<u8>> = parameters.password.iter().cloned().collect();
     if let Some(path) = &parameters.password_file {
         let text = key::read_file("ssl_password_file", path)?;
         list.extend(text.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line).to_vec()));

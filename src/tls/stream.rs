@@ -710,6 +710,29 @@ mod tests {
         assert_eq!(ours.0.read(&mut ours.1, &mut buffer).unwrap(), 7);
     }
 
+    /// Half a minute each: `cargo test --release -- --ignored records`.
+    #[test]
+    #[ignore = "seventeen million records"]
+    fn keys_are_changed_after_many_records() {
+        for (ciphers, lasts) in [("TLS_AES_128_GCM_SHA256", true), ("ECDHE-ECDSA-AES128-GCM-SHA256", false)] {
+            let mut ends = pair(Some(ciphers), 1 << 20, 1 << 20);
+            shake(&mut ends);
+            let [ours, theirs] = &mut ends;
+            let mut buffer = [0; 10];
+            let mut problem = None;
+            for _ in 0..(1 << 24) + 1000 {
+                match ours.0.write(&mut ours.1, b"x") {
+                    Ok(1) => assert_eq!(theirs.0.read(&mut theirs.1, &mut buffer).unwrap(), 1),
+                    other => {
+                        problem = Some(other.unwrap_err().to_string());
+                        break;
+                    }
+                }
+            }
+            assert_eq!(problem.is_none(), lasts, "{problem:?}");
+        }
+    }
+
     #[test]
     fn silent_connections_hold_no_buffers() {
         let mut ends = pair(None, 1 << 20, 1 << 20);
