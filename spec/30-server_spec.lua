@@ -229,6 +229,36 @@ describe('a server', function()
             assert.same({ 3 }, select(2, conn:call('sum', 1, 2))[0x30])
         end)
 
+        it('results whose __serialize waits, each request its own', function()
+            local function later(value, seconds)
+                return setmetatable({}, { __serialize = function()
+                    fiber.sleep(seconds)
+                    if value == 'boom' then error('boom', 0) end
+                    return { value }
+                end })
+            end
+            srv.functions.waits = function(value, seconds) return 1, later(value, seconds), { later('inner', 0) } end
+            conn:request(10, { [0x22] = 'waits', [0x21] = { 'a', 0.05 } })
+            conn:request(10, { [0x22] = 'waits', [0x21] = { 'b', 0.001 } })
+            conn:request(6, { [0x22] = 'waits', [0x21] = { 'c', 0.02 } })
+            conn:request(10, { [0x22] = 'waits', [0x21] = { 'boom', 0 } }, { [10] = 1 })
+            conn:request(10, { [0x22] = 'echo', [0x21] = { 'after' } }, { [10] = 1 })
+            local got = {}
+            for _ = 1, 5 do
+                local header, body = conn:response()
+                got[header[1]] = body[0x30] or body[0x31]
+            end
+            assert.same({ { 1, { 'a' }, { { 'inner' } } }, { 1, { 'b' }, { { 'inner' } } }, { { 1 }, { 'c' }, { { 'inner' } } },
+                'boom', { 'after' } }, got)
+            -- A client that has gone is no trouble.
+            local other = client.connect(srv:address())
+            other:request(10, { [0x22] = 'waits', [0x21] = { 'a', 0.01 } })
+            fiber.sleep(0.002)
+            other:close()
+            fiber.sleep(0.03)
+            assert.equal(0, srv:stat().in_progress)
+        end)
+
         it('EVAL with a refusal, since nobody allowed it', function()
             local header, body = conn:ask(8, { [0x27] = 'return 1', [0x21] = {} })
             assert.equal(0x8000 + 42, header[0])

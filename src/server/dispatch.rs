@@ -53,6 +53,8 @@ pub mod kept {
     pub const REFERENCES: c_int = 9;
     /// `set_formats(bytes)`: the formats of the tuples among the arguments that are decoded next.
     pub const FORMATS: c_int = 10;
+    /// `serialize(...)`: its arguments as MessagePack objects.
+    pub const SERIALIZE: c_int = 11;
     /// From here on: the table of functions of each server.
     pub const FUNCTIONS: c_int = 16;
 }
@@ -984,6 +986,10 @@ unsafe fn slow_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
             lua_pushvalue(l, at);
             lua_xmove(l, sl, 1);
             if let Err(failure) = msgpack::encode_to_string_with(sl, -1, (*hub).codec, formats) {
+                if failure == EncodeError::Lua && is_refused_wait(s, sl) {
+                    lua_settop(sl, base);
+                    return serialize_in_fiber(s, sl, l, &*request);
+                }
                 msgpack::push_encode_error(sl, failure);
                 return reply_error(s, hub, (*slow).session, sl, (*(*slow).request).sync);
             }
@@ -1001,6 +1007,40 @@ unsafe fn slow_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
             Ok(count as u32)
         };
         let _: Result<(), ()> = finish((*slow).session, &*request, (*slow).version, formats, values);
+    }
+}
+
+/// How the text of a wait ends that is refused while responses are encoded: see `Refused::Callback`.
+const REFUSED_WAIT: &[u8] = b"cannot yield inside a callback of the scheduler";
+
+/// Whether the value on the top is what a wait raises where nothing may wait.
+unsafe fn is_refused_wait(s: *mut State, sl: *mut lua_State) -> bool {
+    // SAFETY: the callers run in a protected call on the scratch thread.
+    unsafe {
+        let top = lua_gettop(sl);
+        (*s).push_kept(sl, Keep::Server);
+        lua_rawgeti_(sl, -1, kept::DESCRIBE);
+        lua_pushvalue(sl, top);
+        lua_call(sl, 1, 2);
+        let refused = bytes_at(sl, -1).ends_with(REFUSED_WAIT);
+        lua_settop(sl, top);
+        refused
+    }
+}
+
+/// Has a fiber encode results whose `__serialize` functions wait; then they are answered as its own.
+unsafe fn serialize_in_fiber(s: *mut State, sl: *mut lua_State, l: *mut lua_State, request: &Request) {
+    // SAFETY: as for `slow_job`, which made room for the results.
+    unsafe {
+        (*s).push_kept(sl, Keep::Server);
+        lua_rawgeti_(sl, -1, kept::SERIALIZE);
+        lua_remove(sl, -2);
+        let count = lua_gettop(l);
+        for at in 1..=count {
+            lua_pushvalue(l, at);
+            lua_xmove(l, sl, 1);
+        }
+        launch(s, (*s).server, sl, count + 1, *request);
     }
 }
 

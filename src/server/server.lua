@@ -20,8 +20,8 @@ local ACCESS_DENIED, CREDS_MISMATCH = 42, 47
 local DD_VERSION = '3.9.0'
 
 -- Positions of the table that native code reads: see `kept` in dispatch.rs.
-local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, REFERENCES, FORMATS, FUNCTIONS =
-    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16
+local DESCRIBE, WRAP, INVOKE, HOOK, SESSIONS, EVALS, REFUSE, RESOLVE, REFERENCES, FORMATS, SERIALIZE,
+    FUNCTIONS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16
 local CONNECT, DISCONNECT, AUTH = 1, 2, 4
 
 -- Every server that has not been stopped and drained, by number.
@@ -170,6 +170,15 @@ local function run_hook(number, which, id, peer, user, ok)
     end
 end
 
+-- The results of a handler whose __serialize functions wait: encoded in a fiber, where they may.
+local function serialize(...)
+    local n, values = select('#', ...), { ... }
+    for i = 1, n do
+        values[i] = msgpack.object_from_raw(msgpack.encode(values[i]))
+    end
+    return unpack(values, 1, n)
+end
+
 local kept = {
     [DESCRIBE] = describe,
     [WRAP] = wrap,
@@ -181,6 +190,7 @@ local kept = {
     [RESOLVE] = resolve,
     [REFERENCES] = {},
     [FORMATS] = tuples._set_formats,
+    [SERIALIZE] = serialize,
 }
 raw.setup(kept)
 
