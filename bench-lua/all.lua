@@ -20,6 +20,8 @@ local BENCHES = {
 }
 -- Units in which more is better.
 local MORE_IS_BETTER = { ['k/s'] = true, ['MB/s'] = true }
+-- Units in which a ratio is none of speeds.
+local SMALLER = { bytes = 'times as small', KB = 'times as small', ['%'] = 'times as small' }
 local PASSES = 2
 local INTERPRETERS = {
     luajit = os.getenv 'LUAJIT' or 'luajit', tarantool = os.getenv 'TARANTOOL' or 'tarantool', ['lua5.1'] = 'lua5.1',
@@ -113,6 +115,15 @@ local function cell_of(t, host, row, column)
     return values and bench.statistics(values), values
 end
 
+-- How many times as fast (or small) we are; nil where only one of the two was measured.
+local function times_as_fast(t, row, column)
+    local ours, theirs = cell_of(t, 'luajit', row, column), cell_of(t, 'tarantool', row, column)
+    if not ours or not theirs then return nil end
+    local better, worse = theirs.median, ours.median
+    if MORE_IS_BETTER[t.unit] then better, worse = worse, better end
+    return worse > 0 and better > 0 and better / worse or nil
+end
+
 local function span(s, values)
     if #values == 1 then return bench.number(s.median) end
     return ('%s (%s..%s)'):format(bench.number(s.median), bench.number(s.min), bench.number(s.max))
@@ -136,8 +147,7 @@ local function layout(t, hosts)
             columns[#columns + 1] = { host = host, column = column, title = ('%s: %s'):format(title, column) }
         end
         if #on > 1 and on[1] == 'luajit' and on[2] == 'tarantool' then
-            local title = MORE_IS_BETTER[t.unit] and 'cord / tarantool' or 'tarantool / cord'
-            columns[#columns + 1] = { ratio = column, title = title }
+            columns[#columns + 1] = { ratio = column, title = SMALLER[t.unit] or 'times as fast' }
         end
     end
     return columns
@@ -153,12 +163,8 @@ local function write_table(file, t, hosts)
         for i, c in ipairs(columns) do
             local text = ''
             if c.ratio then
-                local ours, theirs = cell_of(t, 'luajit', row, c.ratio), cell_of(t, 'tarantool', row, c.ratio)
-                if ours and theirs then
-                    local better, worse = theirs.median, ours.median
-                    if MORE_IS_BETTER[t.unit] then better, worse = worse, better end
-                    if worse > 0 and better > 0 then text = ('**%.2f**'):format(better / worse) end
-                end
+                local times = times_as_fast(t, row, c.ratio)
+                if times then text = times > 100 and '**over 100**' or ('**%.2f**'):format(times) end
             else
                 local s, values = cell_of(t, c.host, row, c.column)
                 if s then text = span(s, values) end
@@ -217,38 +223,71 @@ local function escaped(text)
     return (text:gsub('[&<>"]', { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }))
 end
 
--- Horizontal bars, one group a row of the table; nil where there is nothing to compare.
-local function write_plot(path, t, hosts)
-    local bars, most = {}, 0
+-- What the bars of one plot are: a group a cell of the table, with a bar for each host.
+local function groups_of(t, hosts)
+    local groups, bars, most, least = {}, 0, 0, math.huge
     for _, row in ipairs(t.rows) do
         for _, column in ipairs(t.columns) do
+            local group = { label = #t.columns > 1 and ('%s, %s'):format(row, column) or row, most = 0 }
             for _, host in ipairs(hosts) do
                 local s = cell_of(t, host, row, column)
                 if s then
-                    local label = #t.columns > 1 and ('%s, %s'):format(row, column) or row
-                    bars[#bars + 1] = { label = label, host = host, value = s.median }
-                    most = math.max(most, s.median)
+                    group[#group + 1] = { host = host, value = s.median }
+                    group.most = math.max(group.most, s.median)
+                    bars = bars + 1
                 end
+            end
+            if #group > 0 then
+                group.times = times_as_fast(t, row, column)
+                most, least = math.max(most, group.most), math.min(least, group.most)
+                groups[#groups + 1] = group
             end
         end
     end
-    if #bars < 2 or #bars > 40 or most <= 0 then return false end
-    local left, width, height, step = 330, 420, 16, 20
+    return groups, bars, most, least
+end
+
+local LEFT, WIDTH, RIGHT, BAR, GAP, TOP = 300, 400, 160, 15, 9, 62
+
+-- Horizontal bars, grouped by cell; false where there is nothing to compare. Values of very different sizes are drawn to a
+-- scale of their own in each group.
+local function write_plot(path, t, hosts)
+    local groups, bars, most, least = groups_of(t, hosts)
+    if bars < 2 or bars > 60 or most <= 0 then return false end
+    local own_scale = most > 500 * least
     local file = assert(io.open(path, 'w'))
-    file:write(('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">\n'):format(
-        left + width + 110, 40 + #bars * step + 8))
-    file:write '<rect width="100%" height="100%" fill="white"/>\n'
-    file:write(('<text x="8" y="18" font-size="14" font-weight="bold">%s (%s, %s is better)</text>\n'):format(
-        escaped(t.name), t.unit, MORE_IS_BETTER[t.unit] and 'longer' or 'shorter'))
-    for i, bar in ipairs(bars) do
-        local y = 16 + i * step
-        local host = bar.host == 'luajit' and 'luajit + cord' or bar.host
-        file:write(('<text x="%d" y="%d" text-anchor="end">%s — %s</text>'):format(left - 8, y + 12, escaped(bar.label), host))
-        file:write(('<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>'):format(
-            left, y, math.max(1, bar.value / most * width), height, COLOURS[bar.host]))
-        file:write(('<text x="%.1f" y="%d">%s</text>\n'):format(left + bar.value / most * width + 6, y + 12, bench.number(bar.value)))
+    local function write(form, ...) file:write(form:format(...), '\n') end
+    write('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">',
+        LEFT + WIDTH + RIGHT, TOP + bars * (BAR + 1) + #groups * GAP + 6)
+    write '<rect width="100%%" height="100%%" fill="white"/>'
+    write('<text x="8" y="20" font-size="15" font-weight="bold">%s</text>', escaped(t.name))
+    write('<text x="8" y="42" fill="#555">%s; %s is better%s</text>', t.unit, MORE_IS_BETTER[t.unit] and 'longer' or 'shorter',
+        own_scale and '; each group has a scale of its own' or '')
+    local x = LEFT + 80
+    for _, host in ipairs(hosts) do
+        write('<rect x="%d" y="32" width="12" height="12" fill="%s"/><text x="%d" y="42">%s</text>', x, COLOURS[host], x + 17,
+            host == 'luajit' and 'luajit + cord' or host)
+        x = x + 120
     end
-    file:write '</svg>\n'
+    local y = TOP
+    for _, group in ipairs(groups) do
+        local middle = y + #group * (BAR + 1) / 2 + 4
+        write('<text x="%d" y="%.1f" text-anchor="end">%s</text>', LEFT - 8, middle, escaped(group.label))
+        local scale = own_scale and group.most or most
+        for _, bar in ipairs(group) do
+            local width = scale > 0 and bar.value / scale * WIDTH or 0
+            write('<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/><text x="%.1f" y="%d">%s</text>',
+                LEFT, y, math.max(1, width), BAR, COLOURS[bar.host], LEFT + width + 6, y + 12, bench.number(bar.value))
+            y = y + BAR + 1
+        end
+        if group.times then
+            write('<text x="%d" y="%.1f" text-anchor="end" font-weight="bold" fill="%s">%s times</text>',
+                LEFT + WIDTH + RIGHT - 8, middle, group.times >= 1 and '#2a7a3a' or '#b03030',
+                group.times > 100 and 'over 100' or ('%.1f'):format(group.times))
+        end
+        y = y + GAP
+    end
+    write '</svg>'
     file:close()
     return true
 end

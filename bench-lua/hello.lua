@@ -13,7 +13,7 @@ end
 local socket = require(bench.is_tarantool and 'socket' or 'cord.socket')
 require(bench.is_tarantool and 'log' or 'cord.log').level(2)
 
-local REQUESTS = bench.options.full and 1e5 or 2e4
+local REQUESTS = bench.options.full and 1e5 or 1e4
 local REQUEST = 'GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n'
 local RESPONSE = 'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello, world\n'
 local TITLE, SHARE = 'A hello-world request and its answer', 'Share of the CPU time spent in yielding (switches times the cost of a yield)'

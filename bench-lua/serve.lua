@@ -2,7 +2,8 @@
 --     luajit bench-lua/serve.lua [--full] [--runs N] [--json];   the same under tarantool, whose own server is measured
 -- The client is another process (serve_client.lua): one connection, 100 requests in flight. Garbage is what the collector,
 -- stopped meanwhile, would have had to take back; CPU is that of the server's process.
-package.path = (arg[0]:match '^(.*)/[^/]*$' or '.') .. '/?.lua;' .. package.path
+local here = arg[0]:match '^(.*)/[^/]*$' or '.'
+package.path = ('%s/?.lua;%s/../?.lua;'):format(here, here) .. package.path
 local bench = require 'helpers'
 bench.start('serve', ...)
 local fiber = bench.fiber()
@@ -15,7 +16,6 @@ local bench_func = assert(loadstring('return ' .. BODY))()
 local msgpack = require(bench.is_tarantool and 'msgpack' or 'cord.msgpack')
 
 -- Tarantool changes its folder: the client's path must not depend on it.
-local here = arg[0]:match '^(.*)/[^/]*$' or '.'
 if here:sub(1, 1) ~= '/' then here = os.getenv 'PWD' .. '/' .. here end
 
 -- ---------------------------------------------------------------- the server

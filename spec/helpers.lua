@@ -89,11 +89,17 @@ end
 
 -- A folder of its own, removed at exit. Short, since a unix socket's path has 107 bytes at most.
 function helpers.tempdir()
-    session.count = session.count + 1
-    local dir = ('%s/cordspec-%d-%d'):format('/tmp', C.cordspec_getpid(), session.count)
-    assert(os.execute("mkdir -m 700 '" .. dir .. "'") == 0, 'cannot make ' .. dir)
-    session.dirs[dir] = true
-    return dir
+    local dir
+    -- A process that was killed leaves its folders behind, and its number may come again.
+    for _ = 1, 20 do
+        session.count = session.count + 1
+        dir = ('%s/cordspec-%d-%d'):format('/tmp', C.cordspec_getpid(), session.count)
+        if os.execute("mkdir -m 700 '" .. dir .. "' 2>/dev/null") == 0 then
+            session.dirs[dir] = true
+            return dir
+        end
+    end
+    error('cannot make ' .. dir)
 end
 
 -- Path of an executable, or nil.
