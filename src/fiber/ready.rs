@@ -4,8 +4,9 @@
 pub struct Ring<T> {
     slots: Box<[*mut T]>,
     mask: usize,
+    /// Counts what left at the head and what came at the tail, wrapping: masked, they are slots.
     head: usize,
-    len: usize,
+    tail: usize,
 }
 
 impl<T> Ring<T> {
@@ -15,74 +16,80 @@ impl<T> Ring<T> {
     }
 
     fn with_room(room: usize) -> Self {
-        Ring { slots: vec![std::ptr::null_mut(); room].into_boxed_slice(), mask: room - 1, head: 0, len: 0 }
+        Ring { slots: vec![std::ptr::null_mut(); room].into_boxed_slice(), mask: room - 1, head: 0, tail: 0 }
     }
 
     /// How many wait.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.len
+        self.tail.wrapping_sub(self.head)
     }
 
     /// Whether nobody waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.tail == self.head
+    }
+
+    /// Whether the next one must allocate.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.len() > self.mask
     }
 
     /// The one `i` places behind the head, or whatever the slot last held: only good for prefetching.
     #[inline(always)]
     pub fn peek(&self, i: usize) -> *mut T {
         // SAFETY: masked by the length of a power of two.
-        unsafe { *self.slots.get_unchecked((self.head + i) & self.mask) }
+        unsafe { *self.slots.get_unchecked(self.head.wrapping_add(i) & self.mask) }
     }
 
     /// The head, or null.
     #[inline(always)]
     pub fn front(&self) -> *mut T {
-        if self.len == 0 { std::ptr::null_mut() } else { self.peek(0) }
+        if self.is_empty() { std::ptr::null_mut() } else { self.peek(0) }
     }
 
     /// Adds at the tail.
     #[inline(always)]
     pub fn push_back(&mut self, item: *mut T) {
-        if self.len > self.mask {
+        if self.is_full() {
             self.grow();
         }
-        let at = (self.head + self.len) & self.mask;
+        let at = self.tail & self.mask;
         // SAFETY: masked.
         unsafe { *self.slots.get_unchecked_mut(at) = item };
-        self.len += 1;
+        self.tail = self.tail.wrapping_add(1);
     }
 
     /// Adds at the head.
     pub fn push_front(&mut self, item: *mut T) {
-        if self.len > self.mask {
+        if self.is_full() {
             self.grow();
         }
-        self.head = self.head.wrapping_sub(1) & self.mask;
+        self.head = self.head.wrapping_sub(1);
+        let at = self.head & self.mask;
         // SAFETY: masked.
-        unsafe { *self.slots.get_unchecked_mut(self.head) = item };
-        self.len += 1;
+        unsafe { *self.slots.get_unchecked_mut(at) = item };
     }
 
     /// Takes the head off a queue that is not empty.
     #[inline(always)]
     pub fn pop_front(&mut self) {
-        debug_assert!(self.len > 0);
-        self.head = (self.head + 1) & self.mask;
-        self.len -= 1;
+        debug_assert!(!self.is_empty());
+        self.head = self.head.wrapping_add(1);
     }
 
     #[cold]
     fn grow(&mut self) {
         let mut larger = Self::with_room((self.mask + 1) * 2);
-        for i in 0..self.len {
+        let len = self.len();
+        for i in 0..len {
             if let Some(slot) = larger.slots.get_mut(i) {
                 *slot = self.peek(i);
             }
         }
-        larger.len = self.len;
+        larger.tail = len;
         *self = larger;
     }
 }

@@ -34,6 +34,8 @@ const RECORD_LINES: usize = 3;
 const FRAME_LINES: usize = 8;
 /// Shorter queues stay in the cache by themselves.
 const PREFETCH_FROM: usize = 256;
+/// As above, of light fibers: they are hundreds of bytes, most of which a switch touches.
+const LIGHT_PREFETCH_FROM: usize = 32;
 /// Idle runners kept when the loop sleeps.
 const IDLE_KEPT: usize = 16;
 
@@ -117,23 +119,36 @@ unsafe extern "C" fn run_loop<B: Body>(argument: *mut c_void) -> ! {
         let cord = (*me).cord;
         loop {
             let f = Cord::head(cord);
-            if (*f).attention & (attention::STACK | attention::MAIN) != 0 {
+            let seen = (*f).attention;
+            if seen == 0 {
+                take_light(cord, f);
+            } else if seen & (attention::STACK | attention::MAIN) == 0 {
+                take_light(cord, f);
+                B::prepare(cord, f);
+            } else {
                 (*cord).returned = true;
                 Place::suspend(&raw mut (*me).place, (*cord).home);
                 continue;
-            }
-            (*cord).ready.pop_front();
-            B::prefetch((*cord).ready.peek(0), (*cord).ready.peek(1), (*cord).ready.peek(2));
-            (*cord).current = f;
-            (*f).flags &= !flag::READY;
-            (*f).csw += 1;
-            if (*f).attention != 0 {
-                B::prepare(cord, f);
             }
             if B::resume(cord, f) == Outcome::Ended {
                 end(cord, f);
             }
         }
+    }
+}
+
+/// Takes the light fiber `f` off the head of the ready queue and makes it the current one.
+#[inline(always)]
+unsafe fn take_light<B: Body>(cord: *mut Cord<B>, f: FiberPtr<B>) {
+    // SAFETY: called by the loop with the head of its queue.
+    unsafe {
+        (*cord).ready.pop_front();
+        if (*cord).ready.len() >= LIGHT_PREFETCH_FROM {
+            B::prefetch((*cord).ready.peek(0), (*cord).ready.peek(1), (*cord).ready.peek(2));
+        }
+        (*cord).current = f;
+        (*f).flags &= !flag::READY;
+        (*f).csw += 1;
     }
 }
 

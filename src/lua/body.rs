@@ -273,11 +273,14 @@ impl Body for LuaBody {
             (*cord).body.mark(l, 0);
             let status = lua_resume_(l, nargs);
             if status == LUA_YIELD {
-                (*cord).body.mark(l, MARK);
-                if !(*f).data.announced {
+                if (*f).data.announced {
+                    // Only a wait where the word was proven is announced.
+                    *jit::cframe(l) = MARK;
+                    (*f).data.announced = false;
+                } else {
+                    (*cord).body.mark(l, MARK);
                     foreign_yield(cord, f);
                 }
-                (*f).data.announced = false;
                 return Outcome::Yielded;
             }
             (*f).data.status = status;

@@ -450,7 +450,30 @@ unsafe fn spawn_with_handle(s: *mut State, l: *mut lua_State) -> LuaFiber {
 
 /// `yield()`: to the tail of the ready queue.
 unsafe extern "C-unwind" fn l_yield(l: *mut lua_State) -> c_int {
-    // SAFETY: called by Lua; in the fast path nothing is borrowed across the yield.
+    // SAFETY: called by Lua; nothing is borrowed across the yield. The fast path calls nothing but `lua_yield`, last, so
+    // that it needs no frame.
+    unsafe {
+        let s = state::seen_last(l);
+        if s.is_null() {
+            return yield_slow(l);
+        }
+        let cord = &raw mut (*s).cord;
+        let f = (*cord).current;
+        let light = l == (*f).data.l && (*cord).body.is_yieldable(l);
+        if !light || (*cord).body.attend != 0 || (*cord).ready.is_full() {
+            return yield_slow(l);
+        }
+        before_wait(s, l);
+        (*f).wait = Wait::Yield;
+        (*cord).enqueue(f);
+        (*f).data.announced = true;
+        lua_yield(l, 0)
+    }
+}
+
+#[inline(never)]
+unsafe fn yield_slow(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_yield`.
     unsafe {
         let s = state::current(l);
         let cord = &raw mut (*s).cord;

@@ -233,7 +233,7 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
         if !state.is_null() && (*state).library == &raw const LIBRARY {
             super::interrupt::uninstall(state);
             // Another state may get the same addresses.
-            LAST.store(std::ptr::null_mut(), Ordering::Release);
+            LAST.store((&raw const NO_OWNER.0).cast_mut(), Ordering::Release);
             (*state).owner = std::ptr::null();
             crate::server::hub::Hub::close(state);
             (*state).cord.descriptors = Default::default();
@@ -268,8 +268,16 @@ struct Owner {
     state: *mut State,
 }
 
+/// Stands where no owner was seen yet: the owner of nothing.
+static NO_OWNER: NoOwner = NoOwner(Owner { global: std::ptr::null(), state: std::ptr::null_mut() });
+
+struct NoOwner(Owner);
+
+// SAFETY: its pointers are null, and it never changes.
+unsafe impl Sync for NoOwner {}
+
 /// The owner seen last, by whichever OS thread.
-static LAST: AtomicPtr<Owner> = AtomicPtr::new(std::ptr::null_mut());
+static LAST: AtomicPtr<Owner> = AtomicPtr::new((&raw const NO_OWNER.0).cast_mut());
 
 /// The state behind the running C function, which [`register`] made.
 ///
@@ -280,10 +288,24 @@ static LAST: AtomicPtr<Owner> = AtomicPtr::new(std::ptr::null_mut());
 /// The running function of `l` was registered through [`register`].
 #[inline(always)]
 pub unsafe fn current(l: *mut lua_State) -> *mut State {
-    // SAFETY: owners are immortal; one is stored only for builds whose global state's pointer was found.
+    // SAFETY: as for `seen_last`.
+    unsafe {
+        let last = seen_last(l);
+        if last.is_null() { current_slow(l) } else { last }
+    }
+}
+
+/// As [`current`], or null if another state was seen last.
+///
+/// # Safety
+/// As for `current`.
+#[inline(always)]
+pub unsafe fn seen_last(l: *mut lua_State) -> *mut State {
+    // SAFETY: owners are immortal; one is stored only for builds whose global state's pointer was found. In other builds
+    // too the word may be read, and is not null.
     unsafe {
         let last = LAST.load(Ordering::Acquire);
-        if !last.is_null() && (*last).global == jit::global(l).cast_const() { (*last).state } else { current_slow(l) }
+        if (*last).global == jit::global(l).cast_const() { (*last).state } else { std::ptr::null_mut() }
     }
 }
 
