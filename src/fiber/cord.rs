@@ -21,6 +21,7 @@ use super::clock::Clock;
 use super::coio::Descriptors;
 use super::fiber::{Fiber, FiberPtr, NAME_MAX, Wait, attention, flag};
 use super::ready::Ring;
+use super::records::Records;
 use super::runner::Runner;
 use super::timer::Timers;
 use super::trigger::TriggerPool;
@@ -173,7 +174,7 @@ pub struct Cord<B: Body> {
     pub descriptors: Descriptors<B>,
     /// Work handed to other threads whose end will wake somebody.
     pub outside: usize,
-    records: Vec<FiberPtr<B>>,
+    records: Records<B>,
     free: Vec<FiberPtr<B>>,
     ids: FxHashMap<u64, FiberPtr<B>>,
     next_id: u64,
@@ -212,7 +213,7 @@ impl<B: Body> Cord<B> {
             timers: Timers::new(),
             descriptors: Descriptors::default(),
             outside: 0,
-            records: Vec::new(),
+            records: Records::new(),
             free: Vec::new(),
             ids: FxHashMap::default(),
             next_id: FIRST_ID,
@@ -237,10 +238,9 @@ impl<B: Body> Cord<B> {
         }
         cord.main = main;
         cord.current = main;
-        let mut nobody = Fiber::blank(1);
-        nobody.flags = flag::DEAD;
-        cord.nobody = Box::into_raw(Box::new(nobody));
-        cord.records.push(cord.nobody);
+        cord.nobody = cord.records.add();
+        // SAFETY: as above.
+        unsafe { (*cord.nobody).flags = flag::DEAD };
         cord
     }
 
@@ -252,9 +252,7 @@ impl<B: Body> Cord<B> {
         if let Some(f) = self.free.last() {
             return *f;
         }
-        #[allow(clippy::cast_possible_truncation)] // four thousand million records do not fit in memory
-        let f = Box::into_raw(Box::new(Fiber::blank(self.records.len() as u32)));
-        self.records.push(f);
+        let f = self.records.add();
         self.free.push(f);
         f
     }
@@ -296,7 +294,8 @@ impl<B: Body> Cord<B> {
 
     /// The record in slot `i`, in use or not (then its id is 0).
     pub fn record(&self, i: usize) -> Option<FiberPtr<B>> {
-        self.records.get(i).copied()
+        let f = self.records.get(i);
+        (!f.is_null()).then_some(f)
     }
 
     /// Gives the record back.
@@ -314,10 +313,29 @@ impl<B: Body> Cord<B> {
             (*f).attention = 0;
             (*f).csw = 0;
             (*f).wait = Wait::None;
-            (*f).name = None;
-            (*f).max_slice = None;
+            (*f).own = None;
             (*cord).free.push(f);
         }
+    }
+
+    /// Nothing of this cord runs again: gives back what its fibers took, if none is left but the main one. What is called
+    /// all the same meets records that serve nobody.
+    ///
+    /// # Safety
+    /// The main fiber does not wait.
+    pub unsafe fn discard_records(&mut self) {
+        if self.live() > 1 {
+            return;
+        }
+        // SAFETY: finished records hold nothing. The fields are replaced by empty ones.
+        unsafe {
+            (*self.main).own = None;
+            self.records.clear();
+        }
+        self.ready = Ring::new();
+        self.free = Vec::new();
+        self.idle = Vec::new();
+        self.ids = FxHashMap::default();
     }
 
     /// Names `f`. Bytes after a NUL are cut.
@@ -335,7 +353,7 @@ impl<B: Body> Cord<B> {
         }
         let name = name.get(..NAME_MAX).unwrap_or(name);
         // SAFETY: the caller's contract.
-        unsafe { (*f).name = Some(name.into()) };
+        unsafe { (*f).own_mut().name = Some(name.into()) };
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! One fiber's record. Records are never freed, only reused: an old handle still points at one and sees by the id that
-//! it serves another fiber now.
+//! One fiber's record. Records are never unmapped, only reused: an old handle still points at one and sees by the id that
+//! it serves another fiber now, or nobody.
 
 use super::timer;
 use super::trigger::TriggerList;
@@ -121,6 +121,8 @@ pub struct Fiber<B: Body> {
     pub wait: Wait,
     /// Events of a descriptor, while and after it waits for one.
     pub events: u8,
+    /// Where it is in the cord's list of records.
+    pub slot: u32,
     /// What the body keeps here.
     pub data: B::Data,
     /// Its number, from 101 on; 0 in a record that serves nobody.
@@ -139,12 +141,17 @@ pub struct Fiber<B: Body> {
     pub on_stop: TriggerList,
     /// Run before each of its switches.
     pub on_yield: TriggerList,
+    /// What few fibers have of their own.
+    pub own: Option<Box<Own>>,
+}
+
+/// What a fiber may have of its own.
+#[derive(Default)]
+pub struct Own {
     /// Its name, if it is not the default "lua".
     pub name: Option<Box<[u8]>>,
     /// Longest permitted run without a yield, seconds: warn and err, if not the cord's.
-    pub max_slice: Option<Box<(f64, f64)>>,
-    /// Where it is in the cord's list of records.
-    pub slot: u32,
+    pub max_slice: Option<(f64, f64)>,
 }
 
 /// The name of a fiber nobody named.
@@ -170,15 +177,19 @@ impl<B: Body> Fiber<B> {
             joiners: WaitList::new(),
             on_stop: TriggerList::default(),
             on_yield: TriggerList::default(),
-            name: None,
-            max_slice: None,
+            own: None,
             slot,
         }
     }
 
     /// Its name's bytes.
     pub fn name(&self) -> &[u8] {
-        self.name.as_deref().unwrap_or(DEFAULT_NAME)
+        self.own.as_deref().and_then(|own| own.name.as_deref()).unwrap_or(DEFAULT_NAME)
+    }
+
+    /// What it has of its own, to be written.
+    pub fn own_mut(&mut self) -> &mut Own {
+        self.own.get_or_insert_default()
     }
 
     /// Whether any of `bits` is set.

@@ -3,7 +3,7 @@
 //! | file | room |
 //! |---|---|
 //! | `cord.rs` | the scheduler: current fiber, ready queue, wakeup, cancel, turns |
-//! | `fiber.rs` | one fiber's record |
+//! | `fiber.rs`, `records.rs` | one fiber's record; where they all are |
 //! | `runner.rs` | runners and the trampoline: who resumes whom, who keeps a stack |
 //! | `wait.rs` | wait lists (cond, join, channel) |
 //! | `timer.rs`, `clock.rs` | deadlines that become wakeups; the loop's cached time |
@@ -17,6 +17,7 @@ pub mod cord;
 #[allow(clippy::module_inception)]
 pub mod fiber;
 pub mod ready;
+pub mod records;
 pub mod runner;
 pub mod timer;
 pub mod trigger;

@@ -20,8 +20,8 @@ use std::ffi::{c_int, c_void};
 
 /// The scheduler of Lua fibers.
 pub type LuaCord = Cord<LuaBody>;
-/// A million fibers are a million records: four cache lines each, no more.
-const _: () = assert!(size_of::<Fiber<LuaBody>>() <= 256);
+/// A million fibers are a million records: three cache lines each, no more.
+const _: () = assert!(size_of::<Fiber<LuaBody>>() <= 192);
 /// One of its records.
 pub type LuaFiber = FiberPtr<LuaBody>;
 
@@ -42,6 +42,8 @@ pub struct Data {
     pub announced: bool,
     /// An error is raised where a foreign yield stands, by a one-shot hook.
     doomed: bool,
+    /// It is a native fiber.
+    pub native: bool,
     /// How `lua_resume` ended.
     pub status: c_int,
     /// Kept results: how many, or -1 for an error value.
@@ -52,19 +54,45 @@ pub struct Data {
     pub ticket: u64,
     /// What the trigger modes run before each wait of a fiber made from Lua.
     pub native_triggers: TriggerList,
+    /// Of a native fiber, what it is started with; of one that serves a request, the request's number.
+    pub argument: *mut c_void,
+    /// What few fibers have.
+    rare: Option<Box<Rare>>,
+}
+
+/// What only native fibers have, and those that C code has given something of its own.
+pub struct Rare {
     /// The code of a native fiber, until it starts.
     pub entry: Option<NativeEntry>,
-    /// Its argument; of a fiber that serves a request, the request's number.
-    pub argument: *mut c_void,
-    /// It is a native fiber.
-    pub native: bool,
-    /// What its code returned.
+    /// What that code returned.
     pub returned: c_int,
     /// The record's Lua thread while it serves a native fiber, which may use it.
     pub spare: *mut lua_State,
     /// A pointer of C code's own.
     pub context: *mut c_void,
 }
+
+impl Rare {
+    const NOTHING: Rare = Rare { entry: None, returned: 0, spare: std::ptr::null_mut(), context: std::ptr::null_mut() };
+}
+
+impl Data {
+    /// What it has of that.
+    pub fn rare(&self) -> &Rare {
+        static NOTHING: Nothing = Nothing(Rare::NOTHING);
+        self.rare.as_deref().unwrap_or(&NOTHING.0)
+    }
+
+    /// The same, to be written.
+    pub fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_with(|| Box::new(Rare::NOTHING))
+    }
+}
+
+struct Nothing(Rare);
+
+// SAFETY: it holds no pointer but null, and never changes.
+unsafe impl Sync for Nothing {}
 
 impl Default for Data {
     fn default() -> Self {
@@ -73,17 +101,14 @@ impl Default for Data {
             nargs: 0,
             announced: false,
             doomed: false,
+            native: false,
             status: 0,
             results: 0,
             waiter: std::ptr::null_mut(),
             ticket: 0,
             native_triggers: TriggerList::default(),
-            entry: None,
             argument: std::ptr::null_mut(),
-            native: false,
-            returned: 0,
-            spare: std::ptr::null_mut(),
-            context: std::ptr::null_mut(),
+            rare: None,
         }
     }
 }
@@ -320,7 +345,7 @@ impl Body for LuaBody {
         // here allocates.
         unsafe {
             let state = (*cord).body.state;
-            if (*f).data.native || !(*f).data.context.is_null() {
+            if (*f).data.rare.is_some() {
                 recycle_native(cord, f);
             }
             if (*f).is(flag::HANDLE) {
@@ -474,8 +499,9 @@ pub fn anchor<B: Body>(f: &Fiber<B>, which: Anchor) -> lua_Integer {
 unsafe fn run_native(f: LuaFiber) -> Outcome {
     // SAFETY: a native fiber's entry and argument were given by whoever made it, who guarantees them.
     unsafe {
-        if let Some(entry) = (*f).data.entry.take() {
-            (*f).data.returned = entry((*f).data.argument);
+        if let Some(entry) = (*f).data.rare_mut().entry.take() {
+            let returned = entry((*f).data.argument);
+            (*f).data.rare_mut().returned = returned;
         }
         Outcome::Ended
     }
@@ -486,16 +512,13 @@ unsafe fn run_native(f: LuaFiber) -> Outcome {
 unsafe fn recycle_native(cord: *mut LuaCord, f: LuaFiber) {
     // SAFETY: the fiber is finished: its thread runs nothing.
     unsafe {
-        let data = &mut (*f).data;
-        data.context = std::ptr::null_mut();
-        data.native = false;
-        data.entry = None;
-        data.returned = 0;
-        let spare = std::mem::replace(&mut data.spare, std::ptr::null_mut());
+        let spare = (*f).data.rare().spare;
+        (*f).data.rare = None;
+        (*f).data.native = false;
         if !spare.is_null() {
             lua_settop(spare, 0);
             (*cord).body.mark(spare, MARK);
-            data.l = spare;
+            (*f).data.l = spare;
         }
     }
 }
@@ -726,8 +749,8 @@ unsafe fn is_interrupt(l: *mut lua_State) -> bool {
 unsafe fn run_on_stop(sl: *mut lua_State, state: *mut State, f: LuaFiber) {
     // SAFETY: as for `end_job`.
     unsafe {
-        if (*f).data.l.is_null() {
-            (*f).data.l = std::mem::replace(&mut (*f).data.spare, std::ptr::null_mut());
+        if (*f).data.l.is_null() && !(*f).data.rare().spare.is_null() {
+            (*f).data.l = std::mem::replace(&mut (*f).data.rare_mut().spare, std::ptr::null_mut());
         }
         if (*f).data.l.is_null() || (*f).data.status != 0 {
             (*state).reserve_anchors(sl, f);

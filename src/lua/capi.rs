@@ -8,7 +8,7 @@
 //! Waiting functions return a plain `int`: LuaJIT converts such a result without allocating. A boxed one would be
 //! allocated through `cts->L`, which after a switch is another fiber's thread.
 
-use super::body::{Anchor, LuaBody, LuaCord, LuaFiber, NativeEntry};
+use super::body::{Anchor, LuaBody, LuaCord, LuaFiber, NativeEntry, Rare};
 use super::jit::{HOOK_GC, HOOK_VMEVENT, MARK};
 use super::state::{self, State};
 use super::trace::{aborts, before_call, before_wait, settle};
@@ -491,12 +491,10 @@ unsafe fn make(s: *mut State, name: *const c_char, entry: NativeEntry) -> LuaFib
     // SAFETY: the record is shown, then claimed; the name is a C string.
     unsafe {
         let f = (*s).cord.peek_record();
-        (*f).data.spare = std::mem::replace(&mut (*f).data.l, std::ptr::null_mut());
+        let spare = std::mem::replace(&mut (*f).data.l, std::ptr::null_mut());
+        *(*f).data.rare_mut() = Rare { entry: Some(entry), returned: 0, spare, context: std::ptr::null_mut() };
         (*f).data.native = true;
-        (*f).data.entry = Some(entry);
         (*f).data.argument = std::ptr::null_mut();
-        (*f).data.context = std::ptr::null_mut();
-        (*f).data.returned = 0;
         (*f).data.status = 0;
         (*f).data.nargs = 0;
         (*s).cord.take_record(f);
@@ -557,7 +555,7 @@ pub unsafe extern "C-unwind" fn cord_fiber_start(fiber: u64, argument: *mut c_vo
     // triggers belong to waits, a live recording is ended all the same.
     unsafe {
         let (_, f) = attempt!(find(fiber));
-        if (*f).data.entry.is_none() || (*f).is(flag::READY) {
+        if (*f).data.rare().entry.is_none() || (*f).is(flag::READY) {
             return failed_with(code::ARGUMENT, b"the fiber has been started already");
         }
         let (s, me) = match check() {
@@ -583,7 +581,7 @@ pub unsafe extern "C-unwind" fn cord_fiber_start(fiber: u64, argument: *mut c_vo
 pub unsafe extern "C-unwind" fn cord_fiber_set_ctx(fiber: u64, context: *mut c_void) -> c_int {
     let (_, f) = attempt!(find(fiber));
     // SAFETY: a live record.
-    unsafe { (*f).data.context = context };
+    unsafe { (*f).data.rare_mut().context = context };
     code::OK
 }
 
@@ -595,7 +593,7 @@ pub unsafe extern "C-unwind" fn cord_fiber_set_ctx(fiber: u64, context: *mut c_v
 pub unsafe extern "C-unwind" fn cord_fiber_get_ctx(fiber: u64) -> *mut c_void {
     let (_, f) = attempt!(find(fiber), std::ptr::null_mut());
     // SAFETY: a live record.
-    unsafe { (*f).data.context }
+    unsafe { (*f).data.rare().context }
 }
 
 /// `cord_fiber_self`
@@ -771,7 +769,7 @@ pub unsafe extern "C-unwind" fn cord_fiber_join_timeout(fiber: u64, seconds: f64
 unsafe fn take_result(s: *mut State, f: LuaFiber) -> c_int {
     // SAFETY: the caller found a finished joinable fiber and may call Lua.
     unsafe {
-        let mut value = (*f).data.returned;
+        let mut value = (*f).data.rare().returned;
         if (*f).data.results < 0 {
             value = -1;
             let mut job = f;
@@ -1068,7 +1066,7 @@ unsafe fn thread_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
         (*s).reserve_anchors(sl, f);
         let thread = lua_newthread(sl);
         (*s).keep_anchor(sl, f, Anchor::Thread);
-        (*f).data.spare = thread;
+        (*f).data.rare_mut().spare = thread;
         (*s).cord.body.mark(thread, MARK);
     }
 }
@@ -1087,15 +1085,16 @@ pub unsafe extern "C-unwind" fn cord_lua_state() -> *mut lua_State {
             failed_with(code::ARGUMENT, b"only a fiber made by cord_fiber_new has a Lua thread of its own");
             return nothing;
         }
-        if (*f).data.spare.is_null() {
+        if (*f).data.rare().spare.is_null() {
             attempt!(may_call_lua(s), nothing);
             if !State::protected(s, thread_job, f.cast()) {
                 failed(code::LUA);
                 return nothing;
             }
         }
-        (*s).cord.body.mark((*f).data.spare, 0);
-        (*f).data.spare
+        let spare = (*f).data.rare().spare;
+        (*s).cord.body.mark(spare, 0);
+        spare
     }
 }
 

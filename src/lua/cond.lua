@@ -3,15 +3,16 @@ local raw, load = ...
 
 local E = load('cord.error')
 
-local raw_new, raw_wait, raw_signal, raw_broadcast, is_cond = raw.new, raw.wait, raw.signal, raw.broadcast, raw.is_cond
-local type, tonumber, format, setmetatable = type, tonumber, string.format, setmetatable
+local raw_new, raw_wait, raw_wait_known, raw_signal = raw.new, raw.wait, raw.wait_known, raw.signal
+local raw_broadcast, is_cond = raw.broadcast, raw.is_cond
+local type, tonumber, format, getmetatable = type, tonumber, string.format, getmetatable
 
--- Where the compiler is on, a signal is one FFI call. The address of each cond by the cond, which it does not keep alive.
+-- What getmetatable says of a cond. A compiled trace knows it from looking the method up.
+local NAME = 'fiber.cond'
+-- Where the compiler is on, a signal is one FFI call, which takes the userdata's address; elsewhere FFI calls are slow.
 local ffi = require('ffi')
-local addresses = setmetatable({}, { __mode = 'k' })
-local ffi_signal = ffi.cast('void (*)(void *)', ffi.cast('uintptr_t', raw.address()))
-local void = ffi.typeof('void *')
-local compiles = require('jit').status()
+local ffi_signal = ffi.cast('int (*)(void *)', ffi.cast('uintptr_t', raw.address()))
+local FAST = require('jit').status() and NAME or false
 
 local TIMED_OUT = 2
 
@@ -28,7 +29,7 @@ end
 -- `fail(err, level)` raises what a raw function returned; `deadline(seconds)` is the clock's.
 return function(fail, deadline)
     local methods = {}
-    local meta = { __metatable = 'fiber.cond', __index = methods, __gc = raw.destroy }
+    local meta = { __metatable = NAME, __index = methods, __gc = raw.destroy }
 
     local function wait_until(self, timeout)
         if not is_cond(self) then
@@ -52,7 +53,12 @@ return function(fail, deadline)
             local woken = wait_until(self, timeout)
             return woken
         end
-        local err = raw_wait(self)
+        local err
+        if getmetatable(self) == NAME then
+            err = raw_wait_known(self)
+        else
+            err = raw_wait(self)
+        end
         if err then
             if not is_cond(self) then
                 wrong('cond:wait([timeout])', self)
@@ -63,9 +69,7 @@ return function(fail, deadline)
     end
 
     function methods.signal(self)
-        local address = addresses[self]
-        if address then
-            ffi_signal(address)
+        if getmetatable(self) == FAST and ffi_signal(self) ~= 0 then
             return
         end
         if raw_signal(self) then
@@ -87,10 +91,6 @@ return function(fail, deadline)
     end
 
     return function()
-        local cond = raw_new(meta)
-        if compiles then
-            addresses[cond] = void(cond)
-        end
-        return cond
+        return (raw_new(meta))
     end
 end

@@ -24,6 +24,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"new", l_new),
     (c"is_cond", l_is_cond),
     (c"wait", l_wait),
+    (c"wait_known", l_wait_known),
     (c"signal", l_signal),
     (c"broadcast", l_broadcast),
     (c"destroy", l_destroy),
@@ -124,6 +125,29 @@ unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
     }
 }
 
+/// `wait_known(cond)`: as `wait`, when whose metatable it has says what it is. It calls nothing but `lua_yield`, last, so
+/// that it needs no frame.
+unsafe extern "C-unwind" fn l_wait_known(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_wait`; a userdata that claims to be a cond is looked at before it is believed.
+    unsafe {
+        let cond: *mut Cond = lua_touserdata(l, 1).cast();
+        let s = state::seen_last(l);
+        if s.is_null() || cond.is_null() || (*cond).kind != &raw const COND {
+            return l_wait(l);
+        }
+        let cord = &raw mut (*s).cord;
+        let f = (*cord).current;
+        if l != (*f).data.l || !(*cord).body.is_yieldable(l) || (*cord).body.attend != 0 {
+            return l_wait(l);
+        }
+        before_wait(s, l);
+        (*f).wait = Wait::Cond;
+        WaitList::link(&raw mut (*cond).waiting, f, false);
+        (*f).data.announced = true;
+        lua_yield(l, 0)
+    }
+}
+
 unsafe extern "C-unwind" fn l_signal(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; linked fibers are live.
     unsafe {
@@ -140,18 +164,22 @@ unsafe extern "C-unwind" fn l_signal(l: *mut lua_State) -> c_int {
     0
 }
 
-/// As `signal`, for compiled code: it is called through FFI without leaving the trace.
+/// As `signal`, for compiled code: it is called through FFI without leaving the trace. Zero if it is no cond.
 ///
 /// # Safety
-/// `cond` is the address of a live cond.
-unsafe extern "C" fn ffi_signal(cond: *mut Cond) {
-    // SAFETY: the caller's contract; linked fibers are live.
+/// `cond` is the address of a live userdata.
+unsafe extern "C" fn ffi_signal(cond: *mut Cond) -> c_int {
+    // SAFETY: the caller's contract; linked fibers are live. The word of a smaller userdata is some other of Lua's memory.
     unsafe {
+        if (*cond).kind != &raw const COND {
+            return 0;
+        }
         let f = (*cond).waiting.first();
         if !f.is_null() {
             wake(&raw mut (*(*cond).state).cord, f);
         }
     }
+    1
 }
 
 /// `address()`: of [`ffi_signal`].

@@ -395,7 +395,9 @@ unsafe fn walk(s: *mut State, l: *mut lua_State, at: *mut lua_State, light: bool
 
 unsafe fn longest(s: *mut State, f: LuaFiber) -> Slice {
     // SAFETY: `f` is live.
-    unsafe { (*f).max_slice.as_deref().map_or((*s).inspect.default, |&(warn, err)| Slice { warn, err }) }
+    unsafe {
+        (&*f).own.as_ref().and_then(|own| own.max_slice).map_or((*s).inspect.default, |(warn, err)| Slice { warn, err })
+    }
 }
 
 /// Brings the running slice up to date and returns its limits and the seconds used of it. The first use of slices makes
@@ -480,7 +482,7 @@ unsafe extern "C-unwind" fn l_set_max_slice(l: *mut lua_State) -> c_int {
         if (*f).is(flag::DEAD) {
             return fail(l, c"the fiber is dead");
         }
-        (*f).max_slice = Some(Box::new((slice.warn, slice.err)));
+        (*f).own_mut().max_slice = Some((slice.warn, slice.err));
     }
     0
 }

@@ -240,6 +240,7 @@ unsafe extern "C-unwind" fn l_closed(l: *mut lua_State) -> c_int {
             (*state).cord.body.listeners.clear();
             super::capi::closed(state);
             LuaCord::discard_stacks(&raw mut (*state).cord);
+            (*state).cord.discard_records();
             (*state).lookups = Lookups::default();
         }
     }

@@ -4,6 +4,7 @@ pub mod fork;
 #[cfg(feature = "module")]
 #[allow(unsafe_code)]
 pub mod luajit;
+pub mod pages;
 pub mod poll;
 #[allow(unsafe_code)]
 pub mod resolve;
