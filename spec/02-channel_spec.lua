@@ -389,4 +389,19 @@ describe('fiber.channel', function()
         assert.equal('channel: closed', tostring(ch))
         assert.is_true(ch:is_closed())
     end)
+
+    it('is not believed from a name alone, in compiled code either', function()
+        local ch = fiber.channel(1)
+        local fake, wrong = newproxy(true), 0
+        getmetatable(fake).__metatable = 'fiber.channel'
+        for _ = 1, 300 do
+            for _, x in ipairs { fake, fiber.cond() } do
+                local ok, e = pcall(ch.put, x, 1)
+                if not ok and e:find('fiber.channel expected, got userdata', 1, true) then wrong = wrong + 1 end
+                ok, e = pcall(ch.get, x)
+                if not ok and e:find('fiber.channel expected, got userdata', 1, true) then wrong = wrong + 1 end
+            end
+        end
+        assert.equal(1200, wrong)
+    end)
 end)

@@ -120,6 +120,21 @@ describe('fiber.cond', function()
         check('Invalid argument #1 (fiber.cond expected, got userdata)', function() c.broadcast(fiber.channel()) end)
     end)
 
+    it('is not believed from a name alone, in compiled code either', function()
+        local c = fiber.cond()
+        local fake, wrong = newproxy(true), 0
+        getmetatable(fake).__metatable = 'fiber.cond'
+        for _ = 1, 300 do
+            for _, x in ipairs { fake, fiber.channel() } do
+                local ok, e = pcall(c.signal, x)
+                if not ok and e.message:find('fiber.cond expected, got userdata', 1, true) then wrong = wrong + 1 end
+                ok, e = pcall(c.wait, x)
+                if not ok and e.message:find('fiber.cond expected, got userdata', 1, true) then wrong = wrong + 1 end
+            end
+        end
+        assert.equal(1200, wrong)
+    end)
+
     it('shows itself', function()
         local c = fiber.cond()
         assert.equal('cond', tostring(c))

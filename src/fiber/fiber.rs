@@ -10,52 +10,58 @@ use crate::sys::stack::Place;
 /// A pointer to a record, valid as long as the scheduler.
 pub type FiberPtr<B> = *mut Fiber<B>;
 
+/// A bit in two halves of a word: setting or clearing it takes the whole word. The compiler would write a single byte, and
+/// a processor that reads the word soon after would wait until that byte is in its cache.
+const fn wide(bit: u32) -> u32 {
+    bit | bit << 16
+}
+
 /// Reasons to leave the fast path when a fiber is resumed.
 pub mod attention {
     /// Cancelled (sticky).
-    pub const CANCELLED: u32 = 1;
+    pub const CANCELLED: u32 = super::wide(1);
     /// Its timer fired before anything else woke it.
-    pub const TIMED_OUT: u32 = 2;
+    pub const TIMED_OUT: u32 = super::wide(2);
     /// It owns the C stack it is suspended on.
-    pub const STACK: u32 = 4;
+    pub const STACK: u32 = super::wide(4);
     /// It is the main fiber: the program's own stack.
-    pub const MAIN: u32 = 8;
+    pub const MAIN: u32 = super::wide(8);
     /// It is on a wait list.
-    pub const LINKED: u32 = 16;
+    pub const LINKED: u32 = super::wide(16);
     /// Its timer is armed.
-    pub const TIMER: u32 = 32;
+    pub const TIMER: u32 = super::wide(32);
     /// Somebody meant it: a cond signal, a channel hand-over, an event of a descriptor.
-    pub const SIGNALLED: u32 = 64;
+    pub const SIGNALLED: u32 = super::wide(64);
     /// The body wants to do something before it runs.
-    pub const BODY: u32 = 128;
+    pub const BODY: u32 = super::wide(128);
     /// The main fiber must raise "interrupted!".
-    pub const INTERRUPTED: u32 = 256;
+    pub const INTERRUPTED: u32 = super::wide(256);
     /// The main fiber must raise the deadlock error.
-    pub const DEADLOCK: u32 = 512;
+    pub const DEADLOCK: u32 = super::wide(512);
 }
 
 /// What a fiber is or has.
 pub mod flag {
     /// In the ready queue, or behind a child it has just created.
-    pub const READY: u32 = 1;
+    pub const READY: u32 = super::wide(1);
     /// Its result waits for `join`.
-    pub const JOINABLE: u32 = 2;
+    pub const JOINABLE: u32 = super::wide(2);
     /// Its function has ended.
-    pub const DEAD: u32 = 4;
+    pub const DEAD: u32 = super::wide(4);
     /// Made by the library: `cancel` does not touch it.
-    pub const SYSTEM: u32 = 8;
+    pub const SYSTEM: u32 = super::wide(8);
     /// Its function has started.
-    pub const STARTED: u32 = 16;
+    pub const STARTED: u32 = super::wide(16);
     /// Its on_stop triggers run.
-    pub const STOPPING: u32 = 32;
+    pub const STOPPING: u32 = super::wide(32);
     /// It has a storage table.
-    pub const STORAGE: u32 = 64;
+    pub const STORAGE: u32 = super::wide(64);
     /// Somebody has taken its result.
-    pub const JOINED: u32 = 128;
+    pub const JOINED: u32 = super::wide(128);
     /// Its handle is known to Lua.
-    pub const HANDLE: u32 = 256;
+    pub const HANDLE: u32 = super::wide(256);
     /// It serves a request: the body's hook takes its results when it ends.
-    pub const SERVED: u32 = 512;
+    pub const SERVED: u32 = super::wide(512);
 }
 
 /// What a fiber waits for: decides what its wait returns, and what the deadlock report says.

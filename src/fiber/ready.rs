@@ -56,6 +56,13 @@ impl<T> Ring<T> {
         if self.is_full() {
             self.grow();
         }
+        self.push_back_free(item);
+    }
+
+    /// Adds at the tail of a queue that is not [full](Self::is_full).
+    #[inline(always)]
+    pub fn push_back_free(&mut self, item: *mut T) {
+        debug_assert!(!self.is_full());
         let at = self.tail & self.mask;
         // SAFETY: masked.
         unsafe { *self.slots.get_unchecked_mut(at) = item };

@@ -1,7 +1,7 @@
 //! Wait lists: who waits for a cond, a channel, a join. Intrusive and first in, first out: a fiber is on at most one.
 
-use super::fiber::{Fiber, FiberPtr};
-use super::{Body, fiber::attention};
+use super::fiber::{Fiber, FiberPtr, attention, flag};
+use super::{Body, Cord};
 
 /// A fiber's place on a wait list.
 pub struct Link<B: Body> {
@@ -74,6 +74,59 @@ impl<B: Body> WaitList<B> {
                 (*next).link.previous = f;
             }
             (*f).attention |= attention::LINKED;
+        }
+    }
+
+    /// As [`link`](Self::link) at the tail.
+    ///
+    /// # Safety
+    /// As for `link`.
+    #[inline(always)]
+    pub unsafe fn link_last(this: *mut Self, f: FiberPtr<B>) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let previous = (*this).last;
+            (*f).link = Link { list: this, previous, next: std::ptr::null_mut() };
+            if previous.is_null() {
+                (*this).first = f;
+            } else {
+                (*previous).link.next = f;
+            }
+            (*this).last = f;
+            (*f).attention |= attention::LINKED;
+        }
+    }
+
+    /// The usual case of waking the first fiber of a list that is not empty: it waits for nothing else, not even a
+    /// deadline, and there is room for it in the ready queue. Anything else is left to the caller: then this is false,
+    /// and nothing has changed.
+    ///
+    /// # Safety
+    /// The list and the cord are live.
+    #[inline(always)]
+    pub unsafe fn wake_first(this: *mut Self, cord: *mut Cord<B>) -> bool {
+        // SAFETY: linked fibers are live.
+        unsafe {
+            let f = (*this).first;
+            let usual = (*f).attention == attention::LINKED
+                && !(*f).is(flag::READY | flag::DEAD)
+                && f != (*cord).current
+                && !(*cord).ready.is_full();
+            if usual {
+                let next = (*f).link.next;
+                (*this).first = next;
+                if next.is_null() {
+                    (*this).last = next;
+                } else {
+                    (*next).link.previous = std::ptr::null_mut();
+                }
+                (*f).link.list = std::ptr::null_mut();
+                (*f).link.next = std::ptr::null_mut();
+                (*f).attention = 0;
+                (*f).flags |= flag::READY;
+                (*cord).ready.push_back_free(f);
+            }
+            usual
         }
     }
 

@@ -4,20 +4,25 @@ local raw = ...
 local ffi, jit = require('ffi'), require('jit')
 
 local raw_new, raw_put, raw_get, raw_close, raw_state = raw.new, raw.put, raw.get, raw.close, raw.state
+local raw_pad = raw.pad
 local raw_wait_put, raw_wait_get, raw_forget, is_channel = raw.wait_put, raw.wait_get, raw.forget, raw.is_channel
-local setmetatable = setmetatable
+local setmetatable, getmetatable = setmetatable, getmetatable
 local type, tonumber, error, format, select, floor = type, tonumber, error, string.format, select, math.floor
 
--- Where the compiler is on, what needs no wait is done in Lua and one FFI call (channel.rs). `rings` has the ring of each
--- channel, weakly: it belongs to its channel. In its slot 0 is the channel's address.
+-- What getmetatable says of a channel. A compiled trace knows it from looking the method up.
+local NAME = 'fiber.channel'
+-- Where the compiler is on, what needs no wait is done in Lua and one FFI call (channel.rs), which takes the userdata's
+-- address. `rings` has the ring of each channel, weakly: it belongs to its channel.
 local pads, put_address, get_address = raw.shared()
 local rings = setmetatable({}, { __mode = 'kv' })
 local ffi_put = ffi.cast('int (*)(void *)', ffi.cast('uintptr_t', put_address))
 local ffi_get = ffi.cast('int (*)(void *)', ffi.cast('uintptr_t', get_address))
-local void = ffi.typeof('void *')
 local compiles = jit.status()
+local FAST = compiles and NAME or false
 
-local TIMED_OUT, ON_PAD = 2, 2
+local TIMED_OUT = 2
+-- What a reader's wait gives, and nothing else, when its value is on its pad.
+local ON_PAD = 6
 -- Added to the number of the pad of a fiber that has to wait.
 local MUST_WAIT = 2 ^ 30
 -- How a raw function waits (channel.rs).
@@ -42,7 +47,7 @@ end
 -- a closed channel forgets what is queued.
 return function(fail, deadline, forceful)
     local methods = {}
-    local meta = { __metatable = 'fiber.channel', __index = methods, __gc = raw.destroy }
+    local meta = { __metatable = NAME, __index = methods, __gc = raw.destroy }
 
     -- What the wait of a writer brought: true, false (closed or timed out), or it waits on. Level 3 is the caller of put.
     local function put_on(self, value, limit, put)
@@ -86,16 +91,15 @@ return function(fail, deadline, forceful)
             return put
         end
         local put
-        local ring = rings[self]
-        local where = ring and ffi_put(ring[0]) or 0
+        local where = getmetatable(self) == FAST and ffi_put(self) or 0
         if where > MUST_WAIT then
             pads[where - MUST_WAIT] = value
             put = raw_wait_put(self)
-        elseif where > 0 then
-            ring[where] = value
-            return true
         elseif where < 0 then
             pads[-where] = value
+            return true
+        elseif where > 0 then
+            rings[self][where] = value
             return true
         else
             put = raw_put(self, value)
@@ -119,9 +123,10 @@ return function(fail, deadline, forceful)
         return put_one(self, ...)
     end
 
-    local function from_pad(i)
-        local value = pads[i]
-        pads[i] = false
+    local function from_pad()
+        local own = raw_pad()
+        local value = pads[own]
+        pads[own] = false
         return value
     end
 
@@ -132,8 +137,9 @@ return function(fail, deadline, forceful)
         end
         if done == true then
             return value
-        elseif done == ON_PAD then
-            return from_pad(value)
+        elseif value == ON_PAD then
+            value = from_pad()
+            return value
         elseif value == TIMED_OUT then
             return nil
         end
@@ -167,27 +173,29 @@ return function(fail, deadline, forceful)
             return value
         end
         local value, done
-        local ring = rings[self]
-        local where = ring and ffi_get(ring[0]) or 0
+        local where = getmetatable(self) == FAST and ffi_get(self) or 0
         if where > MUST_WAIT then
             value, done = raw_wait_get(self)
-        elseif where > 0 then
-            value = ring[where]
-            ring[where] = false
-            return value
+            if value == ON_PAD and not done then
+                local own = where - MUST_WAIT
+                value = pads[own]
+                pads[own] = false
+                return value
+            end
         elseif where < 0 then
             value = pads[-where]
             pads[-where] = false
+            return value
+        elseif where > 0 then
+            local ring = rings[self]
+            value = ring[where]
+            ring[where] = false
             return value
         else
             value, done = raw_get(self)
         end
         if done == true then
             return value
-        elseif done == ON_PAD then
-            local got = pads[value]
-            pads[value] = false
-            return got
         end
         value = get_slowly(self, value)
         return value
@@ -240,7 +248,6 @@ return function(fail, deadline, forceful)
             error('fiber.channel: not enough memory', 2)
         end
         if compiles then
-            ring[0] = void(channel)
             rings[channel] = ring
         end
         return channel

@@ -15,7 +15,8 @@
 //! without leaving its trace. They move no Lua value: they say where it is to be put or found.
 
 use super::body::{LuaBody, LuaFiber, code};
-use super::fiber::{arm_deadline, before_wait, fail_with, wait, waiter_of, way};
+use super::fiber::{arm_deadline, before_wait, fail_with, quick, quick_wait, wait, waiter_of, way};
+use super::jit::first_userdata;
 use super::state::{self, Keep, State};
 use crate::fiber::fiber::{Wait, flag};
 use crate::fiber::wait::WaitList;
@@ -58,6 +59,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"destroy", l_destroy),
     (c"forget", l_forget),
     (c"shared", l_shared),
+    (c"pad", l_pad),
 ];
 
 /// Pushes the raw functions.
@@ -235,6 +237,13 @@ unsafe extern "C-unwind" fn l_forget(l: *mut lua_State) -> c_int {
     0
 }
 
+/// `pad()`: the number of the running fiber's pad.
+unsafe extern "C-unwind" fn l_pad(l: *mut lua_State) -> c_int {
+    // SAFETY: called by channel.lua.
+    unsafe { lua_pushinteger(l, pad((*state::current(l)).cord.current) as lua_Integer) };
+    1
+}
+
 /// `shared()`: the table of pads, and the addresses of [`ffi_put`] and [`ffi_get`].
 unsafe extern "C-unwind" fn l_shared(l: *mut lua_State) -> c_int {
     // SAFETY: called by channel.lua. Addresses of code stay below 2^53.
@@ -361,8 +370,8 @@ unsafe fn put_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c
     }
 }
 
-/// `get(channel[, deadline[, manner]])`: the value (nil: closed) and true; or the number of the pad it is on and
-/// [`ON_PAD`]; or a code or text, or nothing, as `put`.
+/// `get(channel[, deadline[, manner]])`: the value (nil: closed) and true; or [`ON_PAD`] alone, when it is on the fiber's
+/// pad; or a code or text, or nothing, as `put`.
 unsafe extern "C-unwind" fn l_get(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_put`.
     unsafe {
@@ -417,8 +426,8 @@ unsafe fn get_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c
 
 // ---- for compiled code ----
 
-/// Second result of a get whose value is on the reader's own pad.
-const ON_PAD: lua_Integer = 2;
+/// The only result of a get whose value is on the reader's own pad: none of [`code`]'s.
+const ON_PAD: lua_Integer = 6;
 
 /// Added to the running fiber's pad: it has to wait, with its value (if it puts one) on that pad.
 const MUST_WAIT: c_int = 1 << 30;
@@ -432,31 +441,51 @@ unsafe fn must_wait(s: *mut State) -> c_int {
     }
 }
 
+/// Makes the first fiber of a list ready, with the one result that is on its stack. Gives minus its pad.
+#[inline(always)]
+unsafe fn hand_over_first(s: *mut State, list: *mut WaitList<LuaBody>, f: LuaFiber) -> c_int {
+    // SAFETY: the list is not empty, and `f` its first fiber, which is live.
+    unsafe {
+        (*f).data.nargs = 1;
+        if WaitList::wake_first(list, &raw mut (*s).cord) { -pad(f) } else { hand_over_slowly(s, f) }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn hand_over_slowly(s: *mut State, f: LuaFiber) -> c_int {
+    // SAFETY: as for `hand_over`.
+    unsafe {
+        hand_over(s, f, 1);
+        -pad(f)
+    }
+}
+
 /// Puts a value without waiting: the slot of the ring it belongs in; minus the pad of the reader that waits for it, and is
 /// made ready; [`MUST_WAIT`] and more; or 0 if it takes more than that, or is refused.
 ///
 /// # Safety
-/// `channel` is the address of a live channel. The caller stores the value at once.
+/// `channel` is the address of a userdata that says it is a channel. The caller stores the value at once.
 unsafe extern "C" fn ffi_put(channel: *mut Channel) -> c_int {
-    // SAFETY: the caller's contract; linked fibers are live, and a waiting C function has free slots.
+    // SAFETY: the caller's contract; linked fibers are live, and a waiting C function has free slots. The first word of a
+    // smaller userdata is some other of Lua's memory.
     unsafe {
-        if (*channel).closed {
+        if (*channel).kind != &raw const CHANNEL || (*channel).closed {
             return 0;
         }
         let reader = (*channel).readers.first();
         if !reader.is_null() {
-            let to = waiter_of(reader);
-            lua_pushinteger(to, pad(reader) as lua_Integer);
-            lua_pushinteger(to, ON_PAD);
-            hand_over((*channel).state, reader, 2);
-            return -pad(reader);
+            lua_pushinteger(waiter_of(reader), ON_PAD);
+            return hand_over_first((*channel).state, &raw mut (*channel).readers, reader);
         }
-        if (*channel).count < (*channel).size && (*channel).size <= READY_SLOTS {
+        if (*channel).count < (*channel).size {
+            if (*channel).size > READY_SLOTS {
+                return 0;
+            }
             let slot = (*channel).tail();
             (*channel).count += 1;
             return slot as c_int;
         }
-        if (*channel).count < (*channel).size { 0 } else { must_wait((*channel).state) }
+        must_wait((*channel).state)
     }
 }
 
@@ -466,8 +495,11 @@ unsafe extern "C" fn ffi_put(channel: *mut Channel) -> c_int {
 /// # Safety
 /// As for [`ffi_put`]; the caller takes the value at once, and leaves false there.
 unsafe extern "C" fn ffi_get(channel: *mut Channel) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract, as for `ffi_put`.
     unsafe {
+        if (*channel).kind != &raw const CHANNEL {
+            return 0;
+        }
         let writer = (*channel).writers.first();
         if (*channel).count > 0 {
             return if writer.is_null() { (*channel).shift() as c_int } else { 0 };
@@ -475,8 +507,8 @@ unsafe extern "C" fn ffi_get(channel: *mut Channel) -> c_int {
         if writer.is_null() {
             return if (*channel).closed { 0 } else { must_wait((*channel).state) };
         }
-        answer_writer((*channel).state, writer, true);
-        -pad(writer)
+        lua_pushboolean(waiter_of(writer), 1);
+        hand_over_first((*channel).state, &raw mut (*channel).writers, writer)
     }
 }
 
@@ -484,13 +516,43 @@ unsafe extern "C" fn ffi_get(channel: *mut Channel) -> c_int {
 unsafe extern "C-unwind" fn l_wait_put(l: *mut lua_State) -> c_int {
     // SAFETY: called by channel.lua alone, with a channel.
     unsafe {
-        let channel: *mut Channel = lua_touserdata(l, 1).cast();
-        wait_last(l, &raw mut (*channel).writers, Wait::Put)
+        match quick(l) {
+            Some((s, f)) if (*s).cord.body.proven.userdata && (*f).attention == 0 => {
+                let channel: *mut Channel = first_userdata(l, size_of::<Channel>()).cast();
+                WaitList::link_last(&raw mut (*channel).writers, f);
+                quick_wait(l, f, Wait::Put)
+            }
+            _ => wait_put_slowly(l),
+        }
     }
 }
 
 /// `wait_get(channel)`, after [`ffi_get`] said so.
 unsafe extern "C-unwind" fn l_wait_get(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_wait_put`.
+    unsafe {
+        match quick(l) {
+            Some((s, f)) if (*s).cord.body.proven.userdata && (*f).attention == 0 => {
+                let channel: *mut Channel = first_userdata(l, size_of::<Channel>()).cast();
+                WaitList::link_last(&raw mut (*channel).readers, f);
+                quick_wait(l, f, Wait::Get)
+            }
+            _ => wait_get_slowly(l),
+        }
+    }
+}
+
+#[inline(never)]
+unsafe fn wait_put_slowly(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_wait_put`.
+    unsafe {
+        let channel: *mut Channel = lua_touserdata(l, 1).cast();
+        wait_last(l, &raw mut (*channel).writers, Wait::Put)
+    }
+}
+
+#[inline(never)]
+unsafe fn wait_get_slowly(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_wait_put`.
     unsafe {
         let channel: *mut Channel = lua_touserdata(l, 1).cast();
@@ -499,7 +561,6 @@ unsafe extern "C-unwind" fn l_wait_get(l: *mut lua_State) -> c_int {
 }
 
 /// Waits at the end of a list, without a deadline.
-#[inline(always)]
 unsafe fn wait_last(l: *mut lua_State, list: *mut WaitList<LuaBody>, kind: Wait) -> c_int {
     // SAFETY: as for `get_wait`.
     unsafe {

@@ -3,7 +3,7 @@ local raw, load = ...
 
 local E = load('cord.error')
 
-local raw_new, raw_wait, raw_wait_known, raw_signal = raw.new, raw.wait, raw.wait_known, raw.signal
+local raw_new, raw_wait, raw_wait_forever, raw_signal = raw.new, raw.wait, raw.wait_forever, raw.signal
 local raw_broadcast, is_cond = raw.broadcast, raw.is_cond
 local type, tonumber, format, getmetatable = type, tonumber, string.format, getmetatable
 
@@ -53,12 +53,7 @@ return function(fail, deadline)
             local woken = wait_until(self, timeout)
             return woken
         end
-        local err
-        if getmetatable(self) == NAME then
-            err = raw_wait_known(self)
-        else
-            err = raw_wait(self)
-        end
+        local err = raw_wait_forever(self)
         if err then
             if not is_cond(self) then
                 wrong('cond:wait([timeout])', self)

@@ -1,7 +1,8 @@
 //! The raw functions behind `fiber.cond()`: a list of waiting fibers and nothing else. A cond does not remember signals.
 
 use super::body::{LuaBody, LuaCord, LuaFiber};
-use super::fiber::{arm_deadline, before_wait, fail_with, wait, way};
+use super::fiber::{arm_deadline, before_wait, fail_with, quick, quick_wait, wait, way};
+use super::jit::first_userdata;
 use super::state::{self, State};
 use crate::fiber::fiber::{Wait, attention};
 use crate::fiber::wait::WaitList;
@@ -24,7 +25,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"new", l_new),
     (c"is_cond", l_is_cond),
     (c"wait", l_wait),
-    (c"wait_known", l_wait_known),
+    (c"wait_forever", l_wait_forever),
     (c"signal", l_signal),
     (c"broadcast", l_broadcast),
     (c"destroy", l_destroy),
@@ -82,6 +83,13 @@ pub(crate) unsafe fn wake(cord: *mut LuaCord, f: LuaFiber) {
     }
 }
 
+#[cold]
+unsafe extern "C" fn wake_slow(cord: *mut LuaCord, f: LuaFiber) -> c_int {
+    // SAFETY: as for `wake`.
+    unsafe { wake(cord, f) };
+    1
+}
+
 /// `new(metatable)`
 unsafe extern "C-unwind" fn l_new(l: *mut lua_State) -> c_int {
     // SAFETY: called by cond.lua; the userdata is written before anything can read it.
@@ -125,26 +133,21 @@ unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `wait_known(cond)`: as `wait`, when whose metatable it has says what it is. It calls nothing but `lua_yield`, last, so
-/// that it needs no frame.
-unsafe extern "C-unwind" fn l_wait_known(l: *mut lua_State) -> c_int {
-    // SAFETY: as for `l_wait`; a userdata that claims to be a cond is looked at before it is believed.
+/// `wait_forever(cond)`: as `wait` without a deadline.
+unsafe extern "C-unwind" fn l_wait_forever(l: *mut lua_State) -> c_int {
+    // SAFETY: as for `l_wait`.
     unsafe {
-        let cond: *mut Cond = lua_touserdata(l, 1).cast();
-        let s = state::seen_last(l);
-        if s.is_null() || cond.is_null() || (*cond).kind != &raw const COND {
-            return l_wait(l);
+        match quick(l) {
+            Some((s, f)) if (*s).cord.body.proven.userdata => {
+                let cond: *mut Cond = first_userdata(l, size_of::<Cond>()).cast();
+                if cond.is_null() || (*cond).kind != &raw const COND {
+                    return not_a_cond(l);
+                }
+                WaitList::link_last(&raw mut (*cond).waiting, f);
+                quick_wait(l, f, Wait::Cond)
+            }
+            _ => l_wait(l),
         }
-        let cord = &raw mut (*s).cord;
-        let f = (*cord).current;
-        if l != (*f).data.l || !(*cord).body.is_yieldable(l) || (*cord).body.attend != 0 {
-            return l_wait(l);
-        }
-        before_wait(s, l);
-        (*f).wait = Wait::Cond;
-        WaitList::link(&raw mut (*cond).waiting, f, false);
-        (*f).data.announced = true;
-        lua_yield(l, 0)
     }
 }
 
@@ -176,7 +179,10 @@ unsafe extern "C" fn ffi_signal(cond: *mut Cond) -> c_int {
         }
         let f = (*cond).waiting.first();
         if !f.is_null() {
-            wake(&raw mut (*(*cond).state).cord, f);
+            let cord = &raw mut (*(*cond).state).cord;
+            if !WaitList::wake_first(&raw mut (*cond).waiting, cord) {
+                return wake_slow(cord, f);
+            }
         }
     }
     1

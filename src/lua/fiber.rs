@@ -448,26 +448,50 @@ unsafe fn spawn_with_handle(s: *mut State, l: *mut lua_State) -> LuaFiber {
 
 // ---- yielding ----
 
-/// `yield()`: to the tail of the ready queue.
-unsafe extern "C-unwind" fn l_yield(l: *mut lua_State) -> c_int {
-    // SAFETY: called by Lua; nothing is borrowed across the yield. The fast path calls nothing but `lua_yield`, last, so
-    // that it needs no frame.
+/// The state and its running fiber, with the recording ended that [`before_wait`] would end, if the running C function of
+/// `l` may wait by yielding and nobody wants to hear of it: the short way of what is called most. A function that calls
+/// nothing but `lua_yield`, last, needs no frame.
+#[inline(always)]
+pub(super) unsafe fn quick(l: *mut lua_State) -> Option<(*mut State, LuaFiber)> {
+    // SAFETY: the caller's contract: `l` runs one of our functions.
     unsafe {
         let s = state::seen_last(l);
         if s.is_null() {
-            return yield_slow(l);
+            return None;
         }
-        let cord = &raw mut (*s).cord;
-        let f = (*cord).current;
-        let light = l == (*f).data.l && (*cord).body.is_yieldable(l);
-        if !light || (*cord).body.attend != 0 || (*cord).ready.is_full() {
-            return yield_slow(l);
+        let body = &raw mut (*s).cord.body;
+        let f = (*s).cord.current;
+        if l != (*f).data.l || !(*body).is_yieldable(l) || (*body).attend != 0 {
+            return None;
         }
-        before_wait(s, l);
-        (*f).wait = Wait::Yield;
-        (*cord).enqueue(f);
+        *(*body).abort_word &= (*body).abort_mask;
+        Some((s, f))
+    }
+}
+
+/// Ends a C function that took the [`quick`] way in a wait, without results of its own.
+#[inline(always)]
+pub(super) unsafe fn quick_wait(l: *mut lua_State, f: LuaFiber, kind: Wait) -> c_int {
+    // SAFETY: the fiber was linked or queued by the caller.
+    unsafe {
+        (*f).wait = kind;
         (*f).data.announced = true;
         lua_yield(l, 0)
+    }
+}
+
+/// `yield()`: to the tail of the ready queue.
+unsafe extern "C-unwind" fn l_yield(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua; nothing is borrowed across the yield.
+    unsafe {
+        match quick(l) {
+            Some((s, f)) if !(*s).cord.ready.is_full() => {
+                (*f).flags |= flag::READY;
+                (*s).cord.ready.push_back_free(f);
+                quick_wait(l, f, Wait::Yield)
+            }
+            _ => yield_slow(l),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! is not found, the slower public function is used, or the operation that needs it is refused.
 
 use mlua::ffi::*;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 /// Offset of the global state's pointer in `lua_State`, GC64 builds (lj_obj.h, struct lua_State).
 const OFFSET_G: usize = 16;
@@ -13,6 +13,11 @@ const OFFSET_G: usize = 16;
 const OFFSET_CFRAME: usize = 80;
 /// Offset of the running frame's base in `lua_State`, GC64 builds; the top of the stack follows it.
 pub const OFFSET_BASE: usize = 32;
+/// Bytes before the payload of a userdata, GC64 builds (lj_obj.h, struct GCudata), and where in them its length is.
+const USERDATA_HEADER: usize = 48;
+const OFFSET_LENGTH: usize = 24;
+/// The type of a userdata in the upper 17 bits of a value, GC64 builds (lj_obj.h, LJ_TUDATA).
+const USERDATA_TAG: u32 = 0x1_fff3;
 /// The word below the base of a function that the fast function `pcall` called: two slots, and the frame's type.
 pub const PCALL_FRAME: u64 = 16 + 6;
 /// How far behind the global state's start the hook mask and the recorder's state are looked for, in bytes.
@@ -63,6 +68,31 @@ pub unsafe fn is_yieldable(l: *mut lua_State) -> bool {
     unsafe { *cframe(l) & CFRAME_RESUME != 0 }
 }
 
+/// The payload of the full userdata of `size` bytes that is the first argument of the running C function of `l`, or null
+/// if there is something else.
+///
+/// A compiled trace stores an argument in two pieces, the pointer and then its tag over the upper half. A load of both,
+/// which `lua_touserdata` does, waits until they are in the cache; loads of the halves do not.
+///
+/// # Safety
+/// `l` runs a C function, in a build where this was proven.
+#[inline(always)]
+pub unsafe fn first_userdata(l: *mut lua_State, size: usize) -> *mut c_void {
+    // SAFETY: the caller's contract: what lies below the top is a value; the header of a userdata is readable.
+    unsafe {
+        let base = *l.cast::<u8>().add(OFFSET_BASE).cast::<*const u32>();
+        // The compiler would make one load of two.
+        let (low, high) = (std::ptr::read_volatile(base), std::ptr::read_volatile(base.add(1)));
+        if high >> 15 != USERDATA_TAG {
+            return std::ptr::null_mut();
+        }
+        let address = (u64::from(high) & 0x7fff) << 32 | u64::from(low);
+        let payload = std::ptr::with_exposed_provenance_mut::<u8>(address as usize + USERDATA_HEADER);
+        let length = *payload.sub(USERDATA_HEADER - OFFSET_LENGTH).cast::<u32>();
+        if length as usize == size { payload.cast() } else { std::ptr::null_mut() }
+    }
+}
+
 /// What was proven of the running LuaJIT.
 #[derive(Clone, Copy)]
 pub struct Proven {
@@ -70,6 +100,8 @@ pub struct Proven {
     pub global: bool,
     /// `cframe` is where it is expected.
     pub cframe: bool,
+    /// [`first_userdata`] finds it.
+    pub userdata: bool,
     /// The hook mask, or null.
     pub hookmask: *mut u8,
 }
@@ -82,7 +114,7 @@ const PRETEND: &str = "CORD_PROVE_NOTHING";
 /// # Safety
 /// `l` is a live thread with a few free slots, not inside a hook. Memory errors are raised.
 pub unsafe fn prove(l: *mut lua_State) -> Proven {
-    let nothing = Proven { global: false, cframe: false, hookmask: std::ptr::null_mut() };
+    let nothing = Proven { global: false, cframe: false, userdata: false, hookmask: std::ptr::null_mut() };
     // SAFETY: reads of `lua_State` happen only on GC64 builds, whose struct is longer than both offsets.
     unsafe {
         if !is_gc64(l) || std::env::var_os(PRETEND).is_some_and(|value| !value.is_empty()) {
@@ -94,7 +126,7 @@ pub unsafe fn prove(l: *mut lua_State) -> Proven {
         if !same {
             return nothing;
         }
-        Proven { global: true, cframe: prove_cframe(l), hookmask: find_hookmask(l) }
+        Proven { global: true, cframe: prove_cframe(l), userdata: prove_userdata(l), hookmask: find_hookmask(l) }
     }
 }
 
@@ -158,6 +190,46 @@ unsafe fn prove_cframe(l: *mut lua_State) -> bool {
         }
         let proven = lua_pcall(l, 3, 1, 0) == 0 && lua_toboolean(l, -1) != 0;
         lua_settop(l, top);
+        proven
+    }
+}
+
+/// Userdata of several sizes are found where `lua_touserdata` finds them, with their length; of other values, nothing.
+unsafe fn prove_userdata(l: *mut lua_State) -> bool {
+    unsafe extern "C-unwind" fn compare(l: *mut lua_State) -> c_int {
+        // SAFETY: the first argument's tag is looked at, then the header of what `lua_type` too says is a userdata.
+        unsafe {
+            let base = *l.cast::<u8>().add(OFFSET_BASE).cast::<*const u32>();
+            let tagged = *base.add(1) >> 15 == USERDATA_TAG;
+            let fits = if lua_type(l, 1) == LUA_TUSERDATA {
+                let length = lua_objlen(l, 1);
+                tagged && first_userdata(l, length) == lua_touserdata(l, 1) && first_userdata(l, length + 8).is_null()
+            } else {
+                !tagged
+            };
+            lua_pushboolean(l, c_int::from(fits));
+        }
+        1
+    }
+    // SAFETY: balanced; errors are caught.
+    unsafe {
+        let top = lua_gettop(l);
+        let mut proven = true;
+        for size in 0..12 {
+            lua_pushcclosure(l, compare, 0);
+            match size {
+                0 => lua_pushnil(l),
+                1 => lua_pushnumber(l, -1.5),
+                2 => lua_createtable(l, 0, 0),
+                3 => lua_pushlightuserdata(l, l.cast()),
+                4 => lua_pushboolean(l, 1),
+                _ => {
+                    lua_newuserdata(l, size * size * size - 124);
+                }
+            }
+            proven &= lua_pcall(l, 1, 1, 0) == 0 && lua_toboolean(l, -1) != 0;
+            lua_settop(l, top);
+        }
         proven
     }
 }
