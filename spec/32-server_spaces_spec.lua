@@ -218,6 +218,22 @@ describe('spaces', function()
         assert.equal('space:insert(tuple): a table expected, got number', refusal(t.insert, t, 5)[3])
     end)
 
+    it('are read as box.space reads them', function()
+        define(srv)
+        local t = srv.space.t
+        for i = 1, 3 do t:insert { i, ('n%d'):format(i) } end
+        local function refusal(f, ...) return select(2, pcall(f, ...)).message end
+        assert.equal('Invalid key part count in an exact match (expected 1, got 2)', refusal(t.get, t, { 1, 2 }))
+        assert.equal("Get() doesn't support partial keys and non-unique indexes", refusal(t.index.name.get, t.index.name, 'n1'))
+        assert.equal("Index 'primary' (HASH) of space 'free' (memtx) does not support min()",
+            refusal(srv.space.free.min, srv.space.free))
+        assert.same({ 2, 3, 1 }, { t:get(2).id, t:max().id, t.index.name:min 'n' .id })
+        assert.is_nil(t:get(99))
+        assert.is_nil(t.index.name:min 'x')
+        assert.same({ { fieldno = 3, type = 'integer', is_nullable = true } }, t.index.value.parts)
+        assert.same({ 'memtx', 0, 'sysview' }, { t.engine, t.field_count, srv.space._vspace.engine })
+    end)
+
     it('are counted for net.box by the path it calls', function()
         local t = define(srv)
         for i = 1, 5 do t:insert { i, 'x' } end
@@ -241,7 +257,7 @@ describe('spaces', function()
         srv.space.free:drop()
         srv:restore(file)
         assert.equal(100, srv.space.t:len())
-        assert.same({ 50, 'name 50', 50 }, srv.space.t.index.name:get 'name 50' or srv.space.t:get(50))
+        assert.same({ 50, 'name 50', 50 }, srv.space.t.index.name:select('name 50')[1])
         assert.is_truthy(srv.space.free)
         assert.is_true((conn:ask(PING))[5] > before)
         local bytes = helpers.read_file(file)

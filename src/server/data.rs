@@ -22,6 +22,7 @@ use std::path::Path;
 /// Added to the native half of `cord.server`.
 pub(super) const FUNCTIONS: &[Entry] = &[
     (c"statement", l_statement),
+    (c"get", l_get),
     (c"count", l_count),
     (c"len", l_len),
     (c"create_space", l_create_space),
@@ -150,6 +151,37 @@ unsafe extern "C-unwind" fn l_statement(l: *mut lua_State) -> c_int {
         }
         let codec = (*(*s).server).codec;
         if let Err(failure) = msgpack::decode(l, bytes_at(l, 4), 0, codec) {
+            msgpack::push_decode_error(l, failure);
+            lua_error(l);
+        }
+    }
+    1
+}
+
+/// `get(server, space, index, key, which)`: the tuple of a whole key; with `which` "min" or "max" the first or the last
+/// one of a key. False if there is none.
+unsafe extern "C-unwind" fn l_get(l: *mut lua_State) -> c_int {
+    // SAFETY: called by server.lua. The tuple is copied to a Lua string before anything else of Lua runs.
+    unsafe {
+        let (s, instance) = instance!(l);
+        lua_settop(l, 5);
+        {
+            let txn = attempt!(l, current_transaction(s, instance));
+            let engine = &mut (*instance).engine;
+            let (space, index, key) = (space_at(l, 2), index_at(l, 3), bytes_at(l, 4));
+            let found = match bytes_at(l, 5) {
+                b"min" => engine.min(space, index, key, txn),
+                b"max" => engine.max(space, index, key, txn),
+                _ => engine.get(space, index, key, txn),
+            };
+            let Some(tuple) = attempt!(l, found) else {
+                lua_pushboolean(l, 0);
+                return 1;
+            };
+            lua_pushlstring_(l, tuple.as_ptr().cast(), tuple.len());
+        }
+        let codec = (*(*s).server).codec;
+        if let Err(failure) = msgpack::decode(l, bytes_at(l, 6), 0, codec) {
             msgpack::push_decode_error(l, failure);
             lua_error(l);
         }

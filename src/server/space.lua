@@ -16,9 +16,12 @@ local FETCH_POSITION, KEY, TUPLE, OPS, AFTER_POSITION, AFTER_TUPLE = 0x1f, 0x20,
 local DATA, POSITION = 0x30, 0x35
 local ITERATOR_TYPE = 72
 local ITERATORS = { EQ = 0, REQ = 1, ALL = 2, LT = 3, LE = 4, GE = 5, GT = 6, NP = 12, PP = 13 }
-local ALL, GE, LE, EQ = 2, 5, 3 + 1, 0
+local ALL, EQ = 2, 0
 local NO_LIMIT = 4294967295
 local VSPACE, VINDEX = 281, 289
+-- What a space object shows of its row in _space.
+local COLUMNS = { engine = 4, field_count = 5 }
+local COLLATIONS = { [0] = 'none', 'unicode', 'unicode_ci', 'binary' }
 
 local function fail(message, level)
     return E.raise(E.illegal_params(message), (level or 2) + 1)
@@ -144,20 +147,17 @@ return function(raw)
         return body[DATA]
     end
 
-    function index_methods.get(self, key)
-        check_self(self, 'index', 'get')
-        return scan(self, key_of(key), nil, EQ, 2)[DATA][1]
+    local function one(name)
+        return function(self, key)
+            check_self(self, 'index', name)
+            local tuple = check(2, raw.get(self._number, self.space_id, self.id, encode(key_of(key)), name))
+            return tuple and setmetatable(tuple, meta_of(self._number, self.space_id)) or nil
+        end
     end
 
-    function index_methods.min(self, key)
-        check_self(self, 'index', 'min')
-        return scan(self, key_of(key), nil, GE, 1)[DATA][1]
-    end
-
-    function index_methods.max(self, key)
-        check_self(self, 'index', 'max')
-        return scan(self, key_of(key), nil, LE, 1)[DATA][1]
-    end
+    index_methods.get = one('get')
+    index_methods.min = one('min')
+    index_methods.max = one('max')
 
     function index_methods.count(self, key, opts)
         check_self(self, 'index', 'count')
@@ -215,6 +215,22 @@ return function(raw)
         check(2, raw.drop_index(self._number, self.space_id, self.id))
     end
 
+    -- The parts of an index as box.space shows them.
+    local function parts_of(list)
+        local parts = {}
+        for i, part in pairs(list) do
+            parts[i] = {
+                fieldno = (part.field or part[1]) + 1,
+                type = part.type or part[2],
+                is_nullable = part.is_nullable or false,
+                exclude_null = part.exclude_null,
+                sort_order = part.sort_order,
+                collation = part.collation and COLLATIONS[part.collation],
+            }
+        end
+        return parts
+    end
+
     local function index_of(number, row)
         return setmetatable({
             _number = number,
@@ -223,6 +239,7 @@ return function(raw)
             name = row[3],
             type = row[4]:upper(),
             unique = row[5].unique == true,
+            parts = parts_of(row[6]),
         }, index_meta)
     end
 
@@ -262,6 +279,11 @@ return function(raw)
     function space_meta.__index(self, key)
         if key == 'index' then
             return setmetatable({ _space = self }, indexes_meta)
+        end
+        local column = COLUMNS[key]
+        if column then
+            local row = rows(self._number, VSPACE, 0, { self.id })[1]
+            return row and row[column]
         end
         return space_methods[key]
     end

@@ -39,6 +39,7 @@
 ---@field space_id integer
 ---@field type "TREE" | "HASH"
 ---@field unique boolean
+---@field parts { fieldno: integer, type: string, is_nullable: boolean, exclude_null?: boolean, sort_order?: string, collation?: string }[]
 local index = {}
 
 ---@nodiscard
@@ -84,6 +85,8 @@ function index:drop() end
 ---A space, in the shape of box.space[...]. Errors are Tarantool's.
 ---@class cord.server.space: cord.server.index
 ---@field index table<string|integer, cord.server.index>
+---@field engine "memtx"|"sysview"
+---@field field_count integer
 local space = {}
 
 ---@param tuple any[]

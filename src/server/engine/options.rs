@@ -63,14 +63,21 @@ pub enum FieldRef {
     Name(String),
 }
 
+/// Whether the name is a path that leads inside a field of the format.
+fn is_path(name: &str, format: &[FieldDef]) -> bool {
+    let root = name.split(['.', '[']).next().unwrap_or_default();
+    root.len() < name.len() && (root.is_empty() || format.iter().any(|field| field.name == root))
+}
+
 impl FieldRef {
     /// The number of the field, from 0; errors start with `what`.
     pub(crate) fn resolve(&self, format: &[FieldDef], what: &str) -> Result<usize> {
         match self {
-            FieldRef::Name(name) => format
-                .iter()
-                .position(|f| f.name == *name)
-                .ok_or_else(|| BoxError::illegal(format!("{what}field was not found by name '{name}'"))),
+            FieldRef::Name(name) => match format.iter().position(|f| f.name == *name) {
+                Some(number) => Ok(number),
+                None if is_path(name, format) => Err(not_supported("JSON paths in an index")),
+                None => Err(BoxError::illegal(format!("{what}field was not found by name '{name}'"))),
+            },
             FieldRef::Number(n) if *n <= 0 => Err(BoxError::illegal(format!("{what}field (number) must be one-based"))),
             FieldRef::Number(n) => Ok(usize::try_from(n - 1).unwrap_or(usize::MAX)),
         }
@@ -570,6 +577,14 @@ mod tests {
         );
         assert_eq!(PartOptions::of(FieldRef::Number(2)).resolve(&[field], 1).unwrap().kind, FieldType::Scalar);
         let text = |part: PartOptions| part.resolve(&[], 1).unwrap_err().message;
+        let path = |name: &str| {
+            PartOptions::of(FieldRef::Name(name.into()))
+                .resolve(std::slice::from_ref(&FieldDef::new("n", FieldType::Map)), 1)
+        };
+        for name in ["n.a", "n[*]", "[1].a"] {
+            assert_eq!(path(name).unwrap_err().message, "Embedded server does not support JSON paths in an index");
+        }
+        assert_eq!(path("m.a").unwrap_err().message, "options.parts[1]: field was not found by name 'm.a'");
         assert_eq!(text(PartOptions::new(0, "unsigned")), "options.parts[1]: field (number) must be one-based");
         assert_eq!(text(PartOptions::new(1, "nope")), "Wrong index part 1: unknown field type");
         let named = PartOptions { collation: Some("x".into()), ..PartOptions::new(1, "string") };
