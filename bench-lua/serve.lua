@@ -1,4 +1,5 @@
--- Serving requests: time and Lua garbage of CALL, EVAL and call by reference, with functions made once or for each request.
+-- Serving requests: time and Lua garbage of CALL, EVAL and call by reference, with functions made once or for each request;
+-- and of requests on the data.
 --     luajit bench-lua/serve.lua [--full] [--runs N] [--json];   the same under tarantool, whose own server is measured
 -- The client is another process (serve_client.lua): one connection, 100 requests in flight. Garbage is what the collector,
 -- stopped meanwhile, would have had to take back; CPU is that of the server's process.
@@ -29,26 +30,32 @@ if bench.is_tarantool then
     rawset(_G, 'empty', function() end)
     box.schema.func.create('bench_ref', { language = 'LUA', body = BODY })
     box.schema.func.create('empty_ref', { language = 'LUA', body = 'function() end' })
+    box.schema.user.grant('guest', 'read,write', 'universe', nil, { if_not_exists = true })
+    box.schema.space.create('bench', { id = 600 }):create_index('pk')
+    for i = 1, 10000 do box.space.bench:replace { i, 'some value', i } end
     port = box.info.listen:match ':(%d+)$'
 else
     server = require 'cord.server'
     local srv = server.listen('127.0.0.1:0', { eval = true, bench_func = bench_func, empty = function() end })
     srv:func('bench_ref', bench_func)
     srv:func('empty_ref', function() end)
+    srv:create_space('bench', { id = 600 }):create_index('pk')
+    for i = 1, 10000 do srv.space.bench:replace { i, 'some value', i } end
     port = srv:address():match ':(%d+)$'
 end
 
 -- ---------------------------------------------------------------- packets
 
-local CALL, EVAL = 10, 8
+local SELECT, REPLACE, UPDATE, CALL, EVAL, UPSERT = 1, 3, 4, 10, 8, 9
 local map = { __serialize = 'map' }
-local function packet(kind, key, name, args)
-    local body = msgpack.encode(setmetatable({ [0] = kind, [1] = 7 }, map))
-        .. msgpack.encode(setmetatable({ [key] = name, [0x21] = args }, map))
+local function request(kind, content)
+    local body = msgpack.encode(setmetatable({ [0] = kind, [1] = 7 }, map)) .. msgpack.encode(setmetatable(content, map))
     local n = #body
     return '\206' .. string.char(math.floor(n / 2 ^ 24), math.floor(n / 2 ^ 16) % 256, math.floor(n / 256) % 256, n % 256)
         .. body
 end
+local function packet(kind, key, name, args) return request(kind, { [key] = name, [0x21] = args }) end
+local OPS = { { '=', 2, 'other' }, { '=', 3, 77 } }
 local ARGS = { 1, 2, 3, 'foo', 'bar' }
 local CASES = {
     { 'call, empty function', packet(CALL, 0x22, 'empty', {}) },
@@ -57,6 +64,10 @@ local CASES = {
     { 'call by ref', packet(CALL, 0x22, 'bench_ref', ARGS) },
     { 'eval, empty expression', packet(EVAL, 0x27, '', {}) },
     { 'eval', packet(EVAL, 0x27, 'return { ... }', ARGS) },
+    { 'SELECT', request(SELECT, { [0x10] = 600, [0x12] = 1, [0x20] = { 5000 } }), true },
+    { 'REPLACE', request(REPLACE, { [0x10] = 600, [0x21] = { 5000, 'other', 77 } }), true },
+    { 'UPDATE', request(UPDATE, { [0x10] = 600, [0x15] = 1, [0x20] = { 5000 }, [0x21] = OPS }), true },
+    { 'UPSERT', request(UPSERT, { [0x10] = 600, [0x15] = 1, [0x21] = { 5000, '', 0 }, [0x28] = OPS }), true },
 }
 
 -- ---------------------------------------------------------------- measuring
@@ -108,7 +119,9 @@ end
 for round = 0, bench.options.runs do
     for _, case in ipairs(CASES) do
         if not bench.options.only or case[1]:find(bench.options.only, 1, true) then
-            for _, variant in ipairs(VARIANTS) do
+            -- No functions are made for requests on the data.
+            for v = 1, case[3] and 1 or #VARIANTS do
+                local variant = VARIANTS[v]
                 select_variant(variant)
                 local seconds, cpu, garbage = run(case[2])
                 -- The first round fills the pools.
