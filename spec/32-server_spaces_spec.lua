@@ -446,9 +446,23 @@ describe('spaces', function()
             assert.is_nil(value)
             local _, body = conn:ask(WATCH_ONCE, { [0x57] = 'box.status' })
             assert.same({ { is_ro = false, is_ro_cfg = false, status = 'running', dd_version = '3.9.0' } }, body[0x30])
-            local schema = select(2, conn:ask(WATCH_ONCE, { [0x57] = 'box.schema' }))[0x30][1].version
-            srv:create_space('x')
-            assert.is_true(select(2, conn:ask(WATCH_ONCE, { [0x57] = 'box.schema' }))[0x30][1].version > schema)
+            -- Each change of a definition is news.
+            local function version() return select(2, conn:ask(WATCH_ONCE, { [0x57] = 'box.schema' }))[0x30][1].version end
+            local seen = version()
+            local space
+            for _, change in ipairs {
+                function() space = srv:create_space('x') end,
+                function() space:create_index('pk') end,
+                function() space:format { 'a' } end,
+                function() space.index.pk:drop() end,
+                function() space:drop() end,
+            } do
+                change()
+                local now, header = version(), (conn:ask(PING))
+                assert.is_true(now > seen)
+                assert.equal(now, header[5])
+                seen = now
+            end
             conn:request(WATCH, { [0x57] = 'box.shutdown' })
             assert.same({ 'box.shutdown' }, { event() })
             conn:request(WATCH, { [0x57] = 'box.shutdown' })

@@ -508,7 +508,7 @@ end
 
 -- ---------------------------------------------------------------- data
 
-local spaces_of, created = load('cord.server.space')(raw)
+local spaces_of, created, redefined = load('cord.server.space')(raw)
 
 --- Makes a space: options as of box.schema.space.create.
 function methods.create_space(self, name, opts)
@@ -518,10 +518,7 @@ function methods.create_space(self, name, opts)
     elseif opts ~= nil and type(opts) ~= 'table' then
         return fail('options should be a table')
     end
-    local space = created(self.space, name, opts)
-    raw.show_accounts(self._number)
-    self:broadcast('box.schema', { version = raw.schema_version(self._number) })
-    return space
+    return (created(self.space, name, opts))
 end
 
 local function file_call(name, call)
@@ -534,8 +531,9 @@ local function file_call(name, call)
         if not ok then
             return E.raise(system_error('SystemError', errno, format("can't %s %s", name, path), text), 2)
         end
-        raw.show_accounts(self._number)
-        self:broadcast('box.schema', { version = raw.schema_version(self._number) })
+        if name == 'restore' then
+            redefined(self._number)
+        end
     end
 end
 

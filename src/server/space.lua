@@ -38,6 +38,12 @@ return function(raw)
         return E.raise(e, level + 1)
     end
 
+    -- The definitions of a server have changed: clients are told.
+    local function redefined(number)
+        raw.show_accounts(number)
+        raw.broadcast(number, 'box.schema', { version = raw.schema_version(number) })
+    end
+
     local function array(value, what)
         if type(value) ~= 'table' then
             return fail(format('%s: a table expected, got %s', what, type(value)), 4)
@@ -213,6 +219,7 @@ return function(raw)
     function index_methods.drop(self)
         check_self(self, 'index', 'drop')
         check(2, raw.drop_index(self._number, self.space_id, self.id))
+        redefined(self._number)
     end
 
     -- The parts of an index as box.space shows them.
@@ -336,6 +343,7 @@ return function(raw)
             return fail('options should be a table')
         end
         check(2, raw.create_index(self._number, self.id, name, options_of(opts)))
+        redefined(self._number)
         return self.index[name]
     end
 
@@ -347,6 +355,7 @@ return function(raw)
             return row and row[7]
         end
         check(2, raw.set_format(self._number, self.id, encode(new)))
+        redefined(self._number)
     end
 
     function space_methods.truncate(self)
@@ -357,7 +366,7 @@ return function(raw)
     function space_methods.drop(self)
         check_self(self, 'space', 'drop')
         check(2, raw.drop_space(self._number, self.id))
-        raw.show_accounts(self._number)
+        redefined(self._number)
     end
 
     -- ------------------------------------------------------------ all spaces of a server
@@ -384,8 +393,9 @@ return function(raw)
     local function created(spaces, name, opts)
         local number = rawget(spaces, '_number')
         local id = check(3, raw.create_space(number, name, options_of(opts)))
+        redefined(number)
         return space_object(number, tonumber(id), name)
     end
 
-    return spaces_of, created
+    return spaces_of, created, redefined
 end
