@@ -7,7 +7,9 @@
 -- of twice the size; pointers into the buffer are valid until then. Source: tarantool/tarantool src/lua/buffer.lua,
 -- small/ibuf.c (3.9-dev).
 
+local _, load = ...
 local ffi = require('ffi')
+local E = load('cord.error')
 
 local READAHEAD = 16320
 
@@ -30,7 +32,7 @@ local ibuf_t = ffi.typeof('struct ibuf')
 local char_ptr = ffi.typeof('char *')
 
 local function errorf(text, ...)
-    error(text:format(...), 3)
+    E.complain(text:format(...))
 end
 
 local function check(buf, method)
@@ -115,8 +117,11 @@ function methods.alloc(buf, size)
 end
 
 local function check_readable(buf, size)
-    if not (size >= 0 and size <= buf.wpos - buf.rpos) then
-        errorf('Attempt to read out of range bytes: needed=%d size=%d', tonumber(size), used(buf))
+    local bytes = tonumber(size)
+    if bytes == nil then
+        errorf('Attempt to read out of range bytes: needed=%s size=%d', tostring(size), used(buf))
+    elseif not (bytes >= 0 and bytes <= buf.wpos - buf.rpos) then
+        errorf('Attempt to read out of range bytes: needed=%d size=%d', bytes, used(buf))
     end
 end
 

@@ -45,6 +45,10 @@ clock.time64 = clock.realtime64
 
 --- Calls `fun` and gives a table: the processor time it took in seconds, then what it returned.
 function clock.bench(fun, ...)
+    local meta = debug.getmetatable(fun)
+    if type(fun) ~= 'function' and not (type(fun) ~= 'cdata' and type(meta) == 'table' and meta.__call ~= nil) then
+        error('Usage: clock.bench(func, ...)', 2)
+    end
     local overhead = clock.proc()
     overhead = clock.proc() - overhead
     local start = clock.proc()

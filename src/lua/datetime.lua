@@ -509,6 +509,7 @@ local function to_interval(fields)
     if is_interval(fields) then
         return fields
     end
+    fields = fields ~= nil and fields or {}
     local value = new(interval_t)
     for _, name in ipairs(PARTS) do
         if name ~= 'nsec' then
@@ -680,6 +681,7 @@ end
 
 local function change(name, sign)
     return function(self, fields)
+        check(is_datetime(self), self, name, 'datetime')
         check(is_period(fields), fields, name, 'interval or table')
         return shift(self, sign, to_interval(fields))
     end

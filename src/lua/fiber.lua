@@ -406,7 +406,7 @@ function fiber.cfg(opts)
     if opts ~= nil and type(opts) ~= 'table' then
         fail('fiber.cfg(options): a table of options expected, got ' .. type(opts))
     end
-    for key, value in pairs(opts or {}) do
+    for key, value in pairs(opts ~= nil and opts or {}) do
         if BOOLEAN[key] then
             if type(value) ~= 'boolean' then
                 fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
@@ -428,7 +428,7 @@ function fiber.cfg(opts)
             fail(format("fiber.cfg: unexpected option '%s'", text_of(key)))
         end
     end
-    for key, value in pairs(opts or {}) do
+    for key, value in pairs(opts ~= nil and opts or {}) do
         if key == 'channel_close' then
             channel_close_mode = value
         else

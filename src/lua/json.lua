@@ -31,6 +31,9 @@ local NUMBERS = {
 
 --- Copies the options of `from` that exist into `to`, each as its type.
 local function set_options(to, from)
+    if from == nil then
+        return to
+    end
     for name in next, BOOLEANS do
         if from[name] ~= nil then
             to[name] = from[name] and true or false

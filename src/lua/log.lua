@@ -172,7 +172,11 @@ function log.new(name)
 end
 
 local function configure(_, options)
-    options = options or {}
+    if options == nil then
+        return
+    elseif type(options) ~= 'table' then
+        error('log.cfg(options): a table of options expected, got ' .. type(options), 2)
+    end
     for option in pairs(options) do
         if not OPTIONS[option] then
             error(("Incorrect value for option '%s': unexpected option"):format(tostring(option)), 2)

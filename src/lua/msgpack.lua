@@ -35,7 +35,38 @@ local decoders, by_ctype, by_metatable, ctypes = {}, {}, {}, {}
 
 local ext = { decoders = decoders, by_ctype = by_ctype, by_metatable = by_metatable, ctypes = ctypes }
 
+-- The functions of a type may be called by anybody; what they do with other values than theirs is not pretty.
+local function guarded(kind)
+    local name, encode, decode = kind.name or 'value', kind.encode, kind.decode
+    local copy = {}
+    for key, value in pairs(kind) do
+        copy[key] = value
+    end
+    if encode ~= nil then
+        function copy.encode(value)
+            if not (kind.ctype ~= nil and istype(kind.ctype, value)
+                or kind.metatable ~= nil and rawmetatable(value) == kind.metatable) then
+                return E.complain('msgpack.ext: ' .. name .. ' expected, got ' .. type(value))
+            end
+            return encode(value)
+        end
+    end
+    if decode ~= nil then
+        function copy.decode(payload)
+            if type(payload) ~= 'string' then
+                return E.complain('msgpack.ext: the payload of ' .. name .. ' expected, got ' .. type(payload))
+            end
+            return decode(payload)
+        end
+    end
+    return copy
+end
+
 function ext.register(kind)
+    if type(kind) ~= 'table' or type(kind.type) ~= 'number' and kind.type ~= 'bin' then
+        return E.complain("msgpack.ext.register: a table with the extension's type expected")
+    end
+    kind = guarded(kind)
     if kind.decode ~= nil then
         decoders[kind.type] = kind.decode
     end
@@ -315,8 +346,8 @@ end
 local function integer(value, position, name)
     local number = tonumber(value)
     if number == nil then
-        error(("bad argument #%d to '%s' (number expected, got %s)"):format(
-            position, name, value == nil and 'no value' or type(value)), 3)
+        E.complain(("bad argument #%d to '%s' (number expected, got %s)"):format(
+            position, name, value == nil and 'no value' or type(value)))
     end
     return number < 0 and math.ceil(number) or math.floor(number)
 end
@@ -702,6 +733,9 @@ local NUMBER = { type = 0, file = 1, line = 2, message = 3, errno = 4, code = 5,
 
 -- The bytes of an error's stack map: also the value of the key 0x52 of a response.
 function ext.encode_error(e)
+    if not istype(E.ctype, e) then
+        return E.complain('msgpack.ext: an error object expected, got ' .. type(e))
+    end
     local stack = E.encode_stack(e)
     local out = { '\129\0', array_header(#stack) }
     for _, entry in ipairs(stack) do

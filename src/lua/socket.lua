@@ -4,6 +4,7 @@ local raw, load = ...
 
 local ffi = require('ffi')
 local bit = require('bit')
+local E = load('cord.error')
 local fiber = load('cord.fiber')
 local fail, new_deadline = fiber._internal.fail, fiber._internal.raw.deadline
 
@@ -84,6 +85,12 @@ end
 local function limits(timeout)
     if timeout == nil then
         return nil, false
+    elseif type(timeout) ~= 'number' then
+        local seconds = type(timeout) == 'cdata' and tonumber(timeout) or nil
+        if seconds == nil then
+            return E.complain('timeout should be a number, got ' .. type(timeout))
+        end
+        timeout = seconds
     end
     return new_deadline(timeout), timeout <= 0
 end
@@ -290,6 +297,9 @@ end
 function methods.syswrite(self, data, size)
     local handle = check(self)
     if type(data) == 'cdata' and size ~= nil then
+        if type(size) ~= 'number' or size < 0 or not pcall(ffi.cast, 'const char *', data) then
+            error('Usage: socket:syswrite(data) or socket:syswrite(const char *, size)', 2)
+        end
         data = ffi.string(data, size)
     elseif type(data) ~= 'string' then
         error('Usage: socket:syswrite(data) or socket:syswrite(const char *, size)', 2)
@@ -300,14 +310,19 @@ end
 function methods.sysread(self, first, size)
     local handle = check(self)
     if type(first) == 'cdata' and size ~= nil then
+        if type(size) ~= 'number' or size < 0 or not pcall(ffi.cast, 'char *', first) then
+            return E.complain('Usage: socket:sysread([size]) or socket:sysread(char *, size)')
+        end
         local data = result(self, raw.sysread(handle, size))
         if data then
             ffi.copy(first, data, #data)
         end
         return data and #data
     end
-    size = first or 16320
-    if size < 0 then
+    size = first ~= nil and first or 16320
+    if type(size) ~= 'number' then
+        return E.complain('Usage: socket:sysread([size]) or socket:sysread(char *, size)')
+    elseif size < 0 then
         error('socket:sysread(): size can not be negative', 2)
     end
     return (result(self, raw.sysread(handle, size)))
@@ -671,7 +686,10 @@ function socket.getaddrinfo(host, port, timeout, opts)
     if type(timeout) == 'table' and opts == nil then
         timeout, opts = nil, timeout
     end
-    local hints, errno = hints_of(opts or {})
+    if opts ~= nil and type(opts) ~= 'table' then
+        return E.complain('Usage: socket.getaddrinfo(host, port[, timeout[, hints]])')
+    end
+    local hints, errno = hints_of(opts ~= nil and opts or {})
     if hints == nil then
         return refused(errno)
     end

@@ -380,8 +380,19 @@ local function format_params(params, write_sensitive)
     return next(params) ~= nil and '?' .. table.concat(parts, '&') or ''
 end
 
+local FORMATTED = { 'scheme', 'login', 'password', 'host', 'service', 'path', 'fragment' }
+
 --- Writes a URI from its fields. The password and the `ssl_` parameters are left out unless `write_sensitive`.
 function uri.format(parts, write_sensitive)
+    if type(parts) ~= 'table' then
+        error('Usage: uri.format(uri[, write_sensitive])', 2)
+    end
+    for i = 1, #FORMATTED do
+        local value = parts[FORMATTED[i]]
+        if value ~= nil and type(value) ~= 'string' and type(value) ~= 'number' then
+            error(("uri.format: field '%s' should be a string, got %s"):format(FORMATTED[i], type(value)), 2)
+        end
+    end
     local out = {}
     local function add(...)
         for i = 1, select('#', ...) do
@@ -406,7 +417,7 @@ function uri.format(parts, write_sensitive)
         add(parts.host ~= nil and ':' or '', tostring(parts.service))
     end
     add(parts.path ~= nil and parts.path or '')
-    if parts.params then
+    if type(parts.params) == 'table' then
         add(format_params(parts.params, write_sensitive))
     end
     if parts.fragment ~= nil then
@@ -426,6 +437,9 @@ function uri.unreserved(set)
         error('Usage: uri.unreserved(str)', 2)
     end
     local pattern = '^[' .. set .. ']$'
+    if not pcall(string.find, '', pattern) then
+        error('Usage: uri.unreserved(str): no set of characters: ' .. set, 2)
+    end
     local bytes = ffi.new('unsigned char[256]')
     for i = 0, 255 do
         bytes[i] = string.char(i):find(pattern) and 1 or 0

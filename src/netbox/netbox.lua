@@ -926,10 +926,10 @@ local function select_options(conn, space, index, key, reference, opts)
 end
 
 function space_methods.select(space, key, opts)
-    if type(space) ~= 'table' then
+    local conn = type(space) == 'table' and space.connection
+    if not conn then
         return check_space(space, 'select')
     end
-    local conn = space.connection
     if opts == nil then
         local ok, value = raw_scan(conn._raw, space._id_or_name, 0, key, nil, TUPLES + space._reference, conn._stream_id)
         if ok == true and value ~= nil then
@@ -941,10 +941,10 @@ function space_methods.select(space, key, opts)
 end
 
 function index_methods.select(index, key, opts)
-    if type(index) ~= 'table' then
+    local space = type(index) == 'table' and index.space
+    if not space then
         return check_index(index, 'select')
     end
-    local space = index.space
     local conn = space.connection
     if opts == nil then
         local ok, value = raw_scan(conn._raw, space._id_or_name, index.id, key, nil, TUPLES + space._reference,
@@ -959,10 +959,10 @@ end
 
 local function one_of(iterator, name)
     return function(index, key, opts)
-        if type(index) ~= 'table' then
+        local space = type(index) == 'table' and index.space
+        if not space then
             return check_index(index, name)
         end
-        local space = index.space
         local conn = space.connection
         if opts == nil then
             local ok, value = op_get(conn, nil, space._id_or_name, index.id, key, space._reference, iterator)
@@ -971,7 +971,9 @@ local function one_of(iterator, name)
             end
             return settle_one(op_get, conn, space._id_or_name, index.id, key, space._reference, iterator, ok, value)
         end
-        if opts.buffer ~= nil then
+        if type(opts) ~= 'table' then
+            return illegal('options should be a table')
+        elseif opts.buffer ~= nil then
             return complain(format("index:%s() doesn't support `buffer` argument", name))
         end
         return with_options(op_get, conn, opts, space._id_or_name, index.id, key, space._reference, iterator)
@@ -994,19 +996,20 @@ local function counter(space, index)
 end
 
 function index_methods.count(index, key, opts)
-    if type(index) ~= 'table' then
+    local space = type(index) == 'table' and index.space
+    if not space then
         return check_index(index, 'count')
-    end
-    if opts ~= nil and opts.buffer ~= nil then
+    elseif opts ~= nil and type(opts) ~= 'table' then
+        return illegal('options should be a table')
+    elseif opts ~= nil and opts.buffer ~= nil then
         return complain("index:count() doesn't support `buffer` argument")
     end
-    local space = index.space
     local conn = space.connection
     if key == nil then
         key = NULL
     end
     local rest, iterator = {}, nil
-    for name, value in pairs(opts or {}) do
+    for name, value in pairs(opts ~= nil and opts or {}) do
         if name == 'iterator' then
             iterator = value
         elseif name ~= 'return_raw' then
@@ -1014,15 +1017,11 @@ function index_methods.count(index, key, opts)
         end
     end
     local args = { key, iterator and { iterator = iterator } or nil }
-    local result = with_options(op_count, conn, rest, counter(space, index), args)
-    if rest.is_async then
-        return result
-    end
-    return result
+    return with_options(op_count, conn, rest, counter(space, index), args)
 end
 
 function space_methods.get(space, key, opts)
-    if type(space) ~= 'table' then
+    if type(space) ~= 'table' or space.connection == nil then
         return check_space(space, 'get')
     end
     local primary = space.index[0]
@@ -1033,10 +1032,10 @@ function space_methods.get(space, key, opts)
 end
 
 function space_methods.insert(space, tuple, opts)
-    if type(space) ~= 'table' then
+    local conn = type(space) == 'table' and space.connection
+    if not conn then
         return check_space(space, 'insert')
     end
-    local conn = space.connection
     if opts == nil then
         local ok, value = raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference,
             conn._stream_id)
@@ -1054,10 +1053,10 @@ function space_methods.insert(space, tuple, opts)
 end
 
 function space_methods.replace(space, tuple, opts)
-    if type(space) ~= 'table' then
+    local conn = type(space) == 'table' and space.connection
+    if not conn then
         return check_space(space, 'replace')
     end
-    local conn = space.connection
     if opts == nil then
         local ok, value = raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference,
             conn._stream_id)
@@ -1075,10 +1074,10 @@ function space_methods.replace(space, tuple, opts)
 end
 
 function space_methods.delete(space, key, opts)
-    if type(space) ~= 'table' then
+    local conn = type(space) == 'table' and space.connection
+    if not conn then
         return check_space(space, 'delete')
     end
-    local conn = space.connection
     if opts == nil then
         local ok, value = raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE + space._reference,
             conn._stream_id)
@@ -1096,10 +1095,10 @@ function space_methods.delete(space, key, opts)
 end
 
 function index_methods.delete(index, key, opts)
-    if type(index) ~= 'table' then
+    local space = type(index) == 'table' and index.space
+    if not space then
         return check_index(index, 'delete')
     end
-    local space = index.space
     local conn = space.connection
     if opts == nil then
         local ok, value = raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE + space._reference,
@@ -1118,10 +1117,10 @@ function index_methods.delete(index, key, opts)
 end
 
 function space_methods.update(space, key, operations, opts)
-    if type(space) ~= 'table' then
+    local conn = type(space) == 'table' and space.connection
+    if not conn then
         return check_space(space, 'update')
     end
-    local conn = space.connection
     if opts == nil then
         local ok, value = raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE + space._reference,
             conn._stream_id)
@@ -1139,10 +1138,10 @@ function space_methods.update(space, key, operations, opts)
 end
 
 function index_methods.update(index, key, operations, opts)
-    if type(index) ~= 'table' then
+    local space = type(index) == 'table' and index.space
+    if not space then
         return check_index(index, 'update')
     end
-    local space = index.space
     local conn = space.connection
     if opts == nil then
         local ok, value = raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil,
@@ -1161,10 +1160,10 @@ function index_methods.update(index, key, operations, opts)
 end
 
 function space_methods.upsert(space, tuple, operations, opts)
-    if type(space) ~= 'table' then
+    local conn = type(space) == 'table' and space.connection
+    if not conn then
         return check_space(space, 'upsert')
     end
-    local conn = space.connection
     if opts == nil then
         return settle(op_upsert, conn, space._id_or_name, tuple, operations, nil, nil,
             raw_upsert(conn._raw, space._id_or_name, tuple, operations, nil, NOTHING, conn._stream_id))
@@ -1546,7 +1545,7 @@ local function do_connect(first, second, third, fourth)
     if setup == false then
         return illegal(wrong)
     end
-    opts = copy_options(opts or {})
+    opts = copy_options(opts ~= nil and opts or {})
     if opts.console then
         return illegal('Netbox text protocol support was dropped, please use require(\'console\').connect() instead')
     end
@@ -1619,7 +1618,7 @@ function netbox.from_fd(fd, opts, third)
     if opts ~= nil then
         check_options(opts, core.FROM_FD_OPTIONS)
     end
-    opts = copy_options(opts or {})
+    opts = copy_options(opts ~= nil and opts or {})
     local params, wrong = tls.params(opts.params or {})
     local setup = false
     if params then

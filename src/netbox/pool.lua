@@ -47,7 +47,10 @@ local function check(instance, options)
         instance.healthy, instance.error = false, conn.error or 'no answer to a ping'
         return
     end
-    local ro, err = options.probe(conn, options.ping_timeout)
+    local ok, ro, err = pcall(options.probe, conn, options.ping_timeout)
+    if not ok then
+        ro, err = nil, ro
+    end
     if ro == nil then
         instance.healthy, instance.error = false, err and tostring(err) or 'no answer to the probe'
         return
@@ -239,14 +242,31 @@ local function results(value)
     return value
 end
 
+local function check_self(self, name)
+    if type(self) ~= 'table' or type(self.instances) ~= 'table' then
+        return illegal(format('Use pool:%s(...) instead of pool.%s(...)', name, name))
+    end
+end
+
+local function check_timeout(timeout)
+    if timeout ~= nil and (type(timeout) == 'table' or tonumber(timeout) == nil) then
+        return illegal('timeout should be a number of seconds, got ' .. type(timeout))
+    end
+end
+
 -- Sends to one server after the other until one took it; then the request is that server's.
 local function request(self, method, name, args, opts)
-    opts = opts or {}
+    check_self(self, method)
+    if opts ~= nil and type(opts) ~= 'table' then
+        return illegal('options should be a table')
+    end
+    opts = opts ~= nil and opts or {}
+    check_timeout(opts.timeout)
     local mode = opts.mode or 'any'
     if SUITS[mode] == nil and FALLBACK[mode] == nil and self.by_name[mode] == nil then
         return illegal(format("no mode or server '%s' in this pool", tostring(mode)))
     end
-    local timeout = opts.timeout or self.options.timeout
+    local timeout = tonumber(opts.timeout or self.options.timeout)
     local deadline = fraw.deadline(timeout)
     local started = fiber.clock()
     local tried = {}
@@ -300,14 +320,20 @@ end
 
 -- The connection to a server by its name, or to one that suits a mode: nil if there is none now.
 function methods.connection(self, mode)
+    check_self(self, 'connection')
+    if mode ~= nil and SUITS[mode] == nil and FALLBACK[mode] == nil and self.by_name[mode] == nil then
+        return nil
+    end
     local instance = self.by_name[mode] or pick(self, mode or 'any', {})
     return instance and instance.conn or nil
 end
 
 -- Waits until `count` servers (default all) are healthy. Whether they are.
 function methods.wait_connected(self, timeout, count)
-    local deadline = timeout and fraw.deadline(timeout) or nil
-    count = count or #self.instances
+    check_self(self, 'wait_connected')
+    check_timeout(timeout)
+    local deadline = timeout ~= nil and fraw.deadline(tonumber(timeout)) or nil
+    count = tonumber(count) or #self.instances
     while true do
         local healthy = 0
         for _, instance in ipairs(self.instances) do
@@ -326,6 +352,7 @@ function methods.wait_connected(self, timeout, count)
 end
 
 function methods.info(self)
+    check_self(self, 'info')
     local result = {}
     for _, instance in ipairs(self.instances) do
         result[instance.name] = {
@@ -339,6 +366,7 @@ function methods.info(self)
 end
 
 function methods.close(self)
+    check_self(self, 'close')
     self.closed = true
     for _, instance in ipairs(self.instances) do
         instance.healthy = false

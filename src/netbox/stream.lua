@@ -158,7 +158,10 @@ return function(core, methods)
         end
     end
 
-    local function send(stream, kind, txn_opts, opts)
+    local function send(stream, name, kind, txn_opts, opts)
+        if not core.is_connection(stream) then
+            return core.dot_call(name)
+        end
         local body, problem = body_of(txn_opts)
         if body == nil then
             if type(problem) == 'string' then
@@ -174,7 +177,7 @@ return function(core, methods)
     end
 
     function stream_methods.begin(stream, txn_opts, opts)
-        return send(stream, BEGIN, txn_opts, opts)
+        return send(stream, 'begin', BEGIN, txn_opts, opts)
     end
 
     -- commit([txn_opts,] [opts]): one table of request options alone is understood too.
@@ -182,11 +185,11 @@ return function(core, methods)
         if opts == nil and type(txn_opts) == 'table' and txn_opts.is_sync == nil and next(txn_opts) ~= nil then
             txn_opts, opts = nil, txn_opts
         end
-        return send(stream, COMMIT, txn_opts, opts)
+        return send(stream, 'commit', COMMIT, txn_opts, opts)
     end
 
     function stream_methods.rollback(stream, opts)
-        return send(stream, ROLLBACK, nil, opts)
+        return send(stream, 'rollback', ROLLBACK, nil, opts)
     end
 
 end

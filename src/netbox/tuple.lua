@@ -110,7 +110,11 @@ function methods.slice(t, first, last)
     if first < 0 then
         first = first + n
     end
-    last = last or n
+    if last == nil then
+        last = n
+    elseif type(last) ~= 'number' then
+        return complain('tuple.slice(): bad arguments')
+    end
     if last < 0 then
         last = last + n
     end
@@ -164,9 +168,17 @@ local function search(t, from, value, all)
     end
 end
 
+local function check_offset(offset, usage)
+    -- NaN too is none.
+    if type(offset) ~= 'number' or offset < 0 or offset ~= offset then
+        return complain('Usage: tuple:' .. usage)
+    end
+end
+
 function methods.find(t, offset, value)
     check(t, 'find([offset,] value)')
     if value ~= nil then
+        check_offset(offset, 'find([offset,] value)')
         return search(t, offset, value)
     end
     return search(t, 0, offset)
@@ -175,6 +187,7 @@ end
 function methods.findall(t, offset, value)
     check(t, 'findall([offset,] value)')
     if value ~= nil then
+        check_offset(offset, 'findall([offset,] value)')
         return search(t, offset, value, true)
     end
     return search(t, 0, offset, true)
@@ -200,8 +213,8 @@ function methods.transform(t, offset, count, ...)
     if offset < 1 or offset > n + 1 then
         return complain('tuple.transform(): offset is out of bound')
     end
-    count = count or 0
-    if count < 0 then
+    count = count ~= nil and count or 0
+    if type(count) ~= 'number' or count < 0 then
         return complain('tuple.transform(): len is negative')
     end
     local result = {}
@@ -227,6 +240,9 @@ function methods.tomap(t, options)
     check(t, 'tomap([{names_only = boolean}])')
     local format = formats[getmetatable(t)]
     local result = {}
+    if options ~= nil and type(options) ~= 'table' then
+        return complain('Usage: tuple:tomap([{names_only = boolean}])')
+    end
     if options == nil or not options.names_only then
         for i = 1, #t do
             result[i] = t[i]
@@ -387,10 +403,16 @@ end
 
 -- The metatable of tuples with this format (a list of {name = ...}); nil and {} mean no names.
 local function metatable_of(format)
-    format = format or {}
+    format = format ~= nil and format or {}
+    if type(format) ~= 'table' then
+        return complain('tuple.metatable_of: a list of fields expected, got ' .. type(format))
+    end
     local keys = {}
     for i = 1, #format do
         local field = format[i]
+        if type(field) ~= 'table' or type(field.name) ~= 'string' then
+            return complain('tuple.metatable_of: a field is a table with a name')
+        end
         keys[i] = #field.name .. ':' .. field.name .. ':' .. tostring(field.type) .. (field.is_nullable and '?' or '')
     end
     local key = concat(keys, ',')

@@ -552,7 +552,7 @@ function server.listen(address, opts)
     elseif opts ~= nil and type(opts) ~= 'table' then
         return fail(where .. '(uri[, opts]): a table expected as argument 2, got ' .. type(opts))
     end
-    local options, functions = split(where, opts or {})
+    local options, functions = split(where, opts ~= nil and opts or {})
     local id = uuid.str()
     local number = raw.create(id, options.eval == true, options.auth_type == 'pap-sha256')
     local self = setmetatable({
@@ -755,14 +755,14 @@ function server.cfg(opts)
     if opts ~= nil and type(opts) ~= 'table' then
         return fail('server.cfg(options): a table of options expected, got ' .. type(opts))
     end
-    for key, value in pairs(opts or {}) do
+    for key, value in pairs(opts ~= nil and opts or {}) do
         if key ~= 'reuse_handlers' then
             return fail(format("server.cfg: unexpected option '%s'", text_of(key)))
         elseif type(value) ~= 'boolean' then
             return fail("server.cfg: option 'reuse_handlers' should be a boolean, got " .. type(value))
         end
     end
-    if opts and opts.reuse_handlers ~= nil then
+    if opts ~= nil and opts.reuse_handlers ~= nil then
         raw.reuse(opts.reuse_handlers)
     end
     return { reuse_handlers = raw.reuse() }

@@ -98,7 +98,10 @@ return function(raw)
     end
 
     local function iterator_of(opts, key)
-        local name = opts and opts.iterator
+        if opts ~= nil and type(opts) ~= 'table' then
+            return E.raise_at_caller(E.illegal_params('options should be a table'))
+        end
+        local name = opts ~= nil and opts.iterator or nil
         if name == nil then
             return #key == 0 and ALL or EQ
         elseif type(name) == 'number' then
@@ -129,15 +132,15 @@ return function(raw)
             [KEY] = key,
             [ITERATOR] = iterator,
             [LIMIT] = limit,
-            [OFFSET] = opts and opts.offset or 0,
+            [OFFSET] = opts ~= nil and opts.offset or 0,
         }
-        local after = opts and opts.after
+        local after = opts ~= nil and opts.after or nil
         if type(after) == 'string' then
             body[AFTER_POSITION] = after
         elseif after ~= nil then
             body[AFTER_TUPLE] = after
         end
-        if opts and opts.fetch_pos then
+        if opts ~= nil and opts.fetch_pos then
             body[FETCH_POSITION] = true
         end
         return run(self._number, SELECT, body)
@@ -146,8 +149,8 @@ return function(raw)
     function index_methods.select(self, key, opts)
         check_self(self, 'index', 'select')
         key = key_of(key)
-        local body = scan(self, key, opts, iterator_of(opts, key), opts and opts.limit or NO_LIMIT)
-        if opts and opts.fetch_pos then
+        local body = scan(self, key, opts, iterator_of(opts, key), opts ~= nil and opts.limit or NO_LIMIT)
+        if opts ~= nil and opts.fetch_pos then
             return body[DATA], body[POSITION] or ''
         end
         return body[DATA]
@@ -200,7 +203,7 @@ return function(raw)
     function index_methods.pairs(self, key, opts)
         check_self(self, 'index', 'pairs')
         key = key_of(key)
-        local iterator, after = iterator_of(opts, key), opts and opts.after
+        local iterator, after = iterator_of(opts, key), opts ~= nil and opts.after or nil
         local portion, at = {}, 0
         return function()
             at = at + 1

@@ -92,10 +92,10 @@ describe('an error of net.box', function()
             local line = debug.getinfo(case).linedefined
             assert.is_false(ok, 'line ' .. line)
             if type(err) == 'string' then
-                assert.equal('spec/37-places_spec.lua:' .. line, err:match '^(.-:%d+): ', err)
+                assert.equal('spec/38-places_spec.lua:' .. line, err:match '^(.-:%d+): ', err)
             else
                 local place = err.trace[1]
-                assert.equal('spec/37-places_spec.lua:' .. line, place.file .. ':' .. place.line, err.message)
+                assert.equal('spec/38-places_spec.lua:' .. line, place.file .. ':' .. place.line, err.message)
                 assert.is_nil(err.message:find('%.lua:%d+'))
             end
         end
@@ -104,6 +104,6 @@ describe('an error of net.box', function()
     it('of a server keeps the place it has there', function()
         local _, err = pcall(conn.call, conn, 'nosuch')
         assert.equal("Procedure 'nosuch' is not defined", err.message)
-        assert.is_nil(err.trace[1].file:find('37-places', 1, true))
+        assert.is_nil(err.trace[1].file:find('38-places', 1, true))
     end)
 end)
