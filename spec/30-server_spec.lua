@@ -428,9 +428,13 @@ describe('a server', function()
 
     it('lets handlers of a client that has gone run to their end', function()
         local ended, release = 0, fiber.cond()
+        local kept = {}
         start(path(), { work = function()
+            server.session().storage.mine = true
             release:wait(10)
             ended = ended + 1
+            -- The session lasts as long as its requests, if without a peer.
+            kept[ended] = server.session().storage.mine
         end })
         local gone = 0
         srv:on_disconnect(function() gone = gone + 1 end)
@@ -448,6 +452,7 @@ describe('a server', function()
         assert.equal(0, ended)
         release:broadcast()
         assert.is_true(eventually(function() return ended == 10 end))
+        assert.same({ true, true, true, true, true, true, true, true, true, true }, kept)
         assert.is_true(eventually(function() return srv:stat().in_progress == 0 end))
         assert.equal(1, gone)
     end)

@@ -806,7 +806,7 @@ unsafe fn hook_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
     }
 }
 
-/// A session has gone: its on_disconnect triggers run, its Lua object is let go.
+/// A session has gone: its on_disconnect triggers run; its Lua object is let go when the last of its requests has ended.
 pub(super) unsafe fn left(s: *mut State, hub: *mut Hub, session: &Session) {
     // SAFETY: the caller's contract.
     unsafe {
@@ -815,16 +815,37 @@ pub(super) unsafe fn left(s: *mut State, hub: *mut Hub, session: &Session) {
             let mut run = HookRun { session, i: usize::MAX, which: hook::DISCONNECT };
             State::protected(s, hook_job, (&raw mut run).cast());
         }
-        if session.known {
-            let mut id = session.id as f64;
-            State::protected(s, forget_job, (&raw mut id).cast());
+        if session.known && session.running > 0 {
+            (&mut (*hub).departed).insert(session.id, session.running);
+        } else if session.known {
+            forget(s, session.id);
         }
     }
 }
 
+/// A request of a client that has gone has ended.
+#[cold]
+unsafe fn outlived(s: *mut State, hub: *mut Hub, id: u64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let Some(running) = (&mut (*hub).departed).get_mut(&id) else { return };
+        *running -= 1;
+        if *running == 0 {
+            (&mut (*hub).departed).remove(&id);
+            forget(s, id);
+        }
+    }
+}
+
+unsafe fn forget(s: *mut State, id: u64) {
+    let mut id = id as f64;
+    // SAFETY: the caller's contract.
+    unsafe { State::protected(s, forget_job, (&raw mut id).cast()) };
+}
+
 /// Lets the object go that scripts have of a session.
 unsafe fn forget_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
-    // SAFETY: `left` passes the session's id.
+    // SAFETY: `forget` passes the session's id.
     unsafe {
         (*s).push_kept(sl, Keep::Server);
         lua_rawgeti_(sl, -1, kept::SESSIONS);
@@ -851,7 +872,7 @@ pub(crate) unsafe fn served(s: *mut State, f: LuaFiber) {
         let session = (*hub).session_of(&request);
         (*hub).request_ended(request.instance);
         if session.is_null() {
-            return;
+            return outlived(s, hub, request.session_id);
         }
         (*session).running -= 1;
         if request.stream != 0

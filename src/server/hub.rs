@@ -199,6 +199,8 @@ pub struct Hub {
     pub formats_told: bool,
     /// Compiled expressions: text to position in the table of kept ones.
     pub evals: FxHashMap<Box<[u8]>, c_int>,
+    /// Clients that have gone and whose session scripts know: by its number, how many of their requests still run.
+    pub departed: FxHashMap<u64, u32>,
     doors: Slab<Door>,
     todo: Vec<usize>,
     stalled: Vec<usize>,
@@ -230,6 +232,7 @@ impl Hub {
                     formats: Formats::default(),
                     formats_told: false,
                     evals: FxHashMap::default(),
+                    departed: FxHashMap::default(),
                     doors: Slab::new(),
                     todo: Vec::new(),
                     spare: (Vec::new(), Vec::new()),
