@@ -61,6 +61,7 @@ local MALFORMED = {
     { 'COMMIT out of a stream', header(15), 230, 'Unable to process COMMIT request out of stream', 7 },
     { 'AUTH in a stream', '\131\0\7\1\7\10\5' .. '\130\35\161u\33\144', 229, 'Unable to process AUTH request in stream', 7 },
     { 'WATCH in a stream', '\131\0\74\1\7\10\5' .. '\129\87\161k', 229, 'Unable to process WATCH request in stream', 7 },
+    { 'a thread that is not there', '\131\0\64\1\7\11\5', 299, 'Thread does not exist', 7 },
     { 'another schema version', '\131\0\64\1\7\5\205\3\231', 109, nil, 7 },
 }
 

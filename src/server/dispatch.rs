@@ -264,6 +264,11 @@ unsafe fn handle(context: &Context, packet: &[u8], sync: &mut u64, waited: bool)
         };
         *sync = header.sync;
         let body = packet.get(at..).unwrap_or_default();
+        if header.thread_id != 0 {
+            // There is one, number 0.
+            let refused = BoxError::client(error::NO_SUCH_THREAD, "Thread does not exist");
+            return context.refuse(header.sync, &refused.with("thread_id", Field::Uint(header.thread_id)));
+        }
         if header.stream_id != 0 && !waited && !stream::admit(context, &header, packet) {
             return;
         }

@@ -72,6 +72,7 @@ codes! {
     INVALID_AUTH_REQUEST = 251,
     FIELD_VALUE_OUT_OF_RANGE = 280,
     KEY_PART_VALUE_OUT_OF_RANGE = 290,
+    NO_SUCH_THREAD = 299,
 }
 
 /// What a statement or a change of the schema was refused with; maps one to one onto the wire's error.
