@@ -439,45 +439,30 @@ local CALL_USAGE = 'Use remote:call(func_name, {arg1, arg2, ...}, opts) instead 
 local EVAL_USAGE = 'Use remote:eval(expression, {arg1, arg2, ...}, opts) instead of '
     .. 'remote:eval(expression, arg1, arg2, ...)'
 
-function methods.call(conn, name, args, opts)
-    if type(conn) ~= 'table' then
-        return dot_call('call')
-    elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
-        return complain(CALL_USAGE)
+-- call and eval: they differ in what is sent and in the text about wrong arguments.
+local function caller(name, op, raw_request, usage)
+    return function(conn, what, args, opts)
+        if type(conn) ~= 'table' then
+            return dot_call(name)
+        elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
+            return complain(usage)
+        end
+        if type(what) ~= 'string' then
+            what = tostring(what)
+        end
+        if opts == nil then
+            return settle_call(op, conn, what, args,
+                raw_request(conn._raw, what, args, nil, VALUES, conn._stream_id))
+        end
+        local ok, launching = raw_request(conn._raw, what, args, opts, VALUES, conn._stream_id, conn)
+        if ok == true then
+            return launching
+        end
+        return launch(op, conn, opts, what, args, nil, nil, nil, ok)
     end
-    if type(name) ~= 'string' then
-        name = tostring(name)
-    end
-    if opts == nil then
-        return settle_call(op_call, conn, name, args,
-            raw_call(conn._raw, name, args, nil, VALUES, conn._stream_id))
-    end
-    local ok, launching = raw_call(conn._raw, name, args, opts, VALUES, conn._stream_id, conn)
-    if ok == true then
-        return launching
-    end
-    return launch(op_call, conn, opts, name, args, nil, nil, nil, ok)
 end
-
-function methods.eval(conn, expression, args, opts)
-    if type(conn) ~= 'table' then
-        return dot_call('eval')
-    elseif args ~= nil and type(args) ~= 'table' and not is_object(args) then
-        return complain(EVAL_USAGE)
-    end
-    if type(expression) ~= 'string' then
-        expression = tostring(expression)
-    end
-    if opts == nil then
-        return settle_call(op_eval, conn, expression, args,
-            raw_eval(conn._raw, expression, args, nil, VALUES, conn._stream_id))
-    end
-    local ok, launching = raw_eval(conn._raw, expression, args, opts, VALUES, conn._stream_id, conn)
-    if ok == true then
-        return launching
-    end
-    return launch(op_eval, conn, opts, expression, args, nil, nil, nil, ok)
-end
+methods.call = caller('call', op_call, raw_call, CALL_USAGE)
+methods.eval = caller('eval', op_eval, raw_eval, EVAL_USAGE)
 
 local function bare_ping(conn, deadline)
     return slow(op_bare, conn, 64, NOTHING, nil, nil, nil, deadline, op_bare(conn, deadline, 64, NOTHING))
@@ -1031,46 +1016,45 @@ function space_methods.get(space, key, opts)
     return primary:get(key, opts)
 end
 
-function space_methods.insert(space, tuple, opts)
-    local conn = type(space) == 'table' and space.connection
-    if not conn then
-        return check_space(space, 'insert')
-    end
-    if opts == nil then
-        local ok, value = raw_insert(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference,
-            conn._stream_id)
-        if ok == true and value ~= nil then
-            return value
+local function storer(name, op, raw_request)
+    return function(space, tuple, opts)
+        local conn = type(space) == 'table' and space.connection
+        if not conn then
+            return check_space(space, name)
         end
-        return settle_one(op_insert, conn, space._id_or_name, tuple, space._reference, nil, nil, ok, value)
+        if opts == nil then
+            local ok, value = raw_request(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference,
+                conn._stream_id)
+            if ok == true and value ~= nil then
+                return value
+            end
+            return settle_one(op, conn, space._id_or_name, tuple, space._reference, nil, nil, ok, value)
+        end
+        local ok, launching = raw_request(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference,
+            conn._stream_id, conn)
+        if ok == true then
+            return launching
+        end
+        return launch(op, conn, opts, space._id_or_name, tuple, space._reference, nil, nil, ok)
     end
-    local ok, launching = raw_insert(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference,
-        conn._stream_id, conn)
-    if ok == true then
-        return launching
-    end
-    return launch(op_insert, conn, opts, space._id_or_name, tuple, space._reference, nil, nil, ok)
 end
+space_methods.insert = storer('insert', op_insert, raw_insert)
+space_methods.replace = storer('replace', op_replace, raw_replace)
 
-function space_methods.replace(space, tuple, opts)
-    local conn = type(space) == 'table' and space.connection
-    if not conn then
-        return check_space(space, 'replace')
-    end
+local function delete(conn, space, id, key, opts)
     if opts == nil then
-        local ok, value = raw_replace(conn._raw, space._id_or_name, tuple, nil, TUPLE + space._reference,
-            conn._stream_id)
+        local ok, value = raw_delete(conn._raw, space._id_or_name, id, key, nil, TUPLE + space._reference, conn._stream_id)
         if ok == true and value ~= nil then
             return value
         end
-        return settle_one(op_replace, conn, space._id_or_name, tuple, space._reference, nil, nil, ok, value)
+        return settle_one(op_delete, conn, space._id_or_name, id, key, space._reference, nil, ok, value)
     end
-    local ok, launching = raw_replace(conn._raw, space._id_or_name, tuple, opts, TUPLE + space._reference,
+    local ok, launching = raw_delete(conn._raw, space._id_or_name, id, key, opts, TUPLE + space._reference,
         conn._stream_id, conn)
     if ok == true then
         return launching
     end
-    return launch(op_replace, conn, opts, space._id_or_name, tuple, space._reference, nil, nil, ok)
+    return launch(op_delete, conn, opts, space._id_or_name, id, key, space._reference, nil, ok)
 end
 
 function space_methods.delete(space, key, opts)
@@ -1078,20 +1062,7 @@ function space_methods.delete(space, key, opts)
     if not conn then
         return check_space(space, 'delete')
     end
-    if opts == nil then
-        local ok, value = raw_delete(conn._raw, space._id_or_name, 0, key, nil, TUPLE + space._reference,
-            conn._stream_id)
-        if ok == true and value ~= nil then
-            return value
-        end
-        return settle_one(op_delete, conn, space._id_or_name, 0, key, space._reference, nil, ok, value)
-    end
-    local ok, launching = raw_delete(conn._raw, space._id_or_name, 0, key, opts, TUPLE + space._reference,
-        conn._stream_id, conn)
-    if ok == true then
-        return launching
-    end
-    return launch(op_delete, conn, opts, space._id_or_name, 0, key, space._reference, nil, ok)
+    return delete(conn, space, 0, key, opts)
 end
 
 function index_methods.delete(index, key, opts)
@@ -1099,21 +1070,24 @@ function index_methods.delete(index, key, opts)
     if not space then
         return check_index(index, 'delete')
     end
-    local conn = space.connection
+    return delete(space.connection, space, index.id, key, opts)
+end
+
+local function update(conn, space, id, key, operations, opts)
     if opts == nil then
-        local ok, value = raw_delete(conn._raw, space._id_or_name, index.id, key, nil, TUPLE + space._reference,
+        local ok, value = raw_update(conn._raw, space._id_or_name, id, key, operations, nil, TUPLE + space._reference,
             conn._stream_id)
         if ok == true and value ~= nil then
             return value
         end
-        return settle_one(op_delete, conn, space._id_or_name, index.id, key, space._reference, nil, ok, value)
+        return settle_one(op_update, conn, space._id_or_name, id, key, operations, space._reference, ok, value)
     end
-    local ok, launching = raw_delete(conn._raw, space._id_or_name, index.id, key, opts, TUPLE + space._reference,
+    local ok, launching = raw_update(conn._raw, space._id_or_name, id, key, operations, opts, TUPLE + space._reference,
         conn._stream_id, conn)
     if ok == true then
         return launching
     end
-    return launch(op_delete, conn, opts, space._id_or_name, index.id, key, space._reference, nil, ok)
+    return launch(op_update, conn, opts, space._id_or_name, id, key, operations, space._reference, ok)
 end
 
 function space_methods.update(space, key, operations, opts)
@@ -1121,20 +1095,7 @@ function space_methods.update(space, key, operations, opts)
     if not conn then
         return check_space(space, 'update')
     end
-    if opts == nil then
-        local ok, value = raw_update(conn._raw, space._id_or_name, 0, key, operations, nil, TUPLE + space._reference,
-            conn._stream_id)
-        if ok == true and value ~= nil then
-            return value
-        end
-        return settle_one(op_update, conn, space._id_or_name, 0, key, operations, space._reference, ok, value)
-    end
-    local ok, launching = raw_update(conn._raw, space._id_or_name, 0, key, operations, opts, TUPLE + space._reference,
-        conn._stream_id, conn)
-    if ok == true then
-        return launching
-    end
-    return launch(op_update, conn, opts, space._id_or_name, 0, key, operations, space._reference, ok)
+    return update(conn, space, 0, key, operations, opts)
 end
 
 function index_methods.update(index, key, operations, opts)
@@ -1142,21 +1103,7 @@ function index_methods.update(index, key, operations, opts)
     if not space then
         return check_index(index, 'update')
     end
-    local conn = space.connection
-    if opts == nil then
-        local ok, value = raw_update(conn._raw, space._id_or_name, index.id, key, operations, nil,
-            TUPLE + space._reference, conn._stream_id)
-        if ok == true and value ~= nil then
-            return value
-        end
-        return settle_one(op_update, conn, space._id_or_name, index.id, key, operations, space._reference, ok, value)
-    end
-    local ok, launching = raw_update(conn._raw, space._id_or_name, index.id, key, operations, opts,
-        TUPLE + space._reference, conn._stream_id, conn)
-    if ok == true then
-        return launching
-    end
-    return launch(op_update, conn, opts, space._id_or_name, index.id, key, operations, space._reference, ok)
+    return update(space.connection, space, index.id, key, operations, opts)
 end
 
 function space_methods.upsert(space, tuple, operations, opts)

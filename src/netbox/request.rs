@@ -377,36 +377,87 @@ macro_rules! conn {
     }};
 }
 
-/// Appends an argument that must be an array to the request being made; starts the request anew when Lua code had to run.
-macro_rules! put {
-    ($s:expr, $l:expr, $args:expr, $conn:expr, $idx:expr) => {
-        put!($s, $l, $args, $conn, $idx, std::ptr::null_mut())
-    };
-    ($s:expr, $l:expr, $args:expr, $conn:expr, $idx:expr, $formats:expr) => {
-        match put_array($s, $l, $args, $idx, $conn, $formats) {
-            Put::Done => {}
-            Put::Again => continue,
-            Put::NotArray => return not_array($s, $l),
-        }
-    };
+/// A request that is being made.
+#[derive(Clone, Copy)]
+struct Making {
+    s: *mut State,
+    l: *mut lua_State,
+    args: Args,
+    conn: *mut Conn,
 }
 
-unsafe fn put_target(args: Args, idx: c_int, out: &mut Vec<u8>, id: u8, name: u8) {
-    // SAFETY: called by the request functions with their arguments.
+impl Making {
+    /// Where it is written.
+    #[inline(always)]
+    fn out(&self) -> *mut Vec<u8> {
+        // SAFETY: the connection is live while it is made; only an address is taken.
+        unsafe { &raw mut (*self.conn).out }
+    }
+
+    #[inline(always)]
+    fn bytes(&self, bytes: &[u8]) {
+        // SAFETY: nothing else uses the buffer meanwhile.
+        unsafe { (*self.out()).extend_from_slice(bytes) }
+    }
+
+    /// The space that the argument at 2 names.
+    #[inline(always)]
+    fn space(&self) {
+        self.target(2, key::SPACE_ID, key::SPACE_NAME);
+    }
+
+    /// The index that the argument at 3 names.
+    #[inline(always)]
+    fn index(&self) {
+        self.target(3, key::INDEX_ID, key::INDEX_NAME);
+    }
+
+    #[inline(always)]
+    fn target(&self, idx: c_int, id: u8, name: u8) {
+        // SAFETY: the request functions have their arguments on the stack.
+        unsafe {
+            let out = &mut *self.out();
+            if self.args.is_string(idx) {
+                out.push(name);
+                mp::put_str(out, self.args.bytes(idx));
+            } else {
+                out.push(id);
+                codec::put_number(out, self.args.number(idx));
+            }
+        }
+    }
+
+    /// An argument that must be an array, behind its key.
+    #[inline(always)]
+    fn array(&self, key: u8, idx: c_int) -> Result<(), Put> {
+        self.bytes(&[key]);
+        // SAFETY: as for `target`.
+        unsafe { put_array(self.s, self.l, self.args, idx, self.conn, std::ptr::null_mut()) }
+    }
+}
+
+/// Makes a request with a body and sends it; `at` is where the arguments of all request functions begin, see [`Manner`]. The
+/// body is written anew when Lua code had to run for an argument.
+#[inline(always)]
+unsafe fn request(l: *mut lua_State, kind: u32, at: c_int, body: impl Fn(Making) -> Result<(), Put>) -> c_int {
+    // SAFETY: called by Lua through the functions below; nothing with a destructor is in this frame.
     unsafe {
-        if args.is_string(idx) {
-            out.push(name);
-            mp::put_str(out, args.bytes(idx));
-        } else {
-            out.push(id);
-            codec::put_number(out, args.number(idx));
+        let s = state::current(l);
+        let args = Args::new(l, (*s).netbox.codec);
+        let conn = conn!(l, args);
+        loop {
+            let (manner, mark) = open!(s, l, args, conn, kind, at);
+            match body(Making { s, l, args, conn }) {
+                Ok(()) => return close(s, l, conn, manner, mark),
+                Err(Put::Again) => {}
+                Err(Put::NotArray) => return not_array(s, l),
+            }
         }
     }
 }
 
-/// What became of an argument.
+/// What came of an argument that was not simply written.
 enum Put {
-    Done,
     /// Lua code ran (a `__serialize` function, say), and may have used or closed the connection: the request is to be
     /// made anew. The argument is encoded now, and will not ask again.
     Again,
@@ -423,19 +474,25 @@ unsafe fn put_array(
     idx: c_int,
     conn: *mut Conn,
     formats: *mut Formats,
-) -> Put {
+) -> Result<(), Put> {
     // SAFETY: the argument is on the stack, and encoding it in place, which no tuple passes, runs no code.
     unsafe {
         let out = &raw mut (*conn).out;
         let start = (*out).len();
         if args.is_table(idx) && args.encode_table(idx, &mut *out, (*s).netbox.codec) {
-            return if is_array(&*out, start) { Put::Done } else { Put::NotArray };
+            return if is_array(&*out, start) { Ok(()) } else { Err(Put::NotArray) };
         }
         put_array_slow(s, l, idx, conn, formats)
     }
 }
 
-unsafe fn put_array_slow(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mut Conn, formats: *mut Formats) -> Put {
+unsafe fn put_array_slow(
+    s: *mut State,
+    l: *mut lua_State,
+    idx: c_int,
+    conn: *mut Conn,
+    formats: *mut Formats,
+) -> Result<(), Put> {
     // SAFETY: as for `codec::encode`; the connection stays on the stack of the function that was called with it.
     unsafe {
         let (out, mut kind) = (&raw mut (*conn).out, lua_type(l, idx));
@@ -449,14 +506,14 @@ unsafe fn put_array_slow(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mu
                     let committed = (*conn).committed;
                     (&mut *out).truncate(committed);
                     codec::encode_ahead(s, l, idx, !formats.is_null());
-                    return Put::Again;
+                    return Err(Put::Again);
                 }
             },
             _ => {
                 (*out).push(0x91);
                 if codec::encode(s, l, idx, out, std::ptr::null_mut()) == Encoded::NeedsLua {
                     codec::encode_ahead(s, l, idx, false);
-                    return Put::Again;
+                    return Err(Put::Again);
                 }
             }
         }
@@ -468,7 +525,7 @@ unsafe fn put_array_slow(s: *mut State, l: *mut lua_State, idx: c_int, conn: *mu
                 (*out).insert(start, 0x91);
             }
         }
-        if is_array(&*out, start) { Put::Done } else { Put::NotArray }
+        if is_array(&*out, start) { Ok(()) } else { Err(Put::NotArray) }
     }
 }
 
@@ -489,28 +546,24 @@ unsafe fn not_array(s: *mut State, l: *mut lua_State) -> c_int {
 }
 
 unsafe fn named(l: *mut lua_State, kind: u32, name: u8) -> c_int {
-    // SAFETY: called by Lua through the two functions below. Nothing with a destructor is in this frame.
+    // SAFETY: called by Lua through the two functions below.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
-        loop {
-            let (manner, mark) = open!(s, l, args, conn, kind, 4);
-            let out = &raw mut (*conn).out;
-            (*out).extend_from_slice(&[0x83, name]);
-            mp::put_str(&mut *out, args.bytes(2));
-            (*out).push(key::TUPLE);
+        request(l, kind, 4, |m| {
+            let out = m.out();
+            m.bytes(&[0x83, name]);
+            mp::put_str(&mut *out, m.args.bytes(2));
+            m.bytes(&[key::TUPLE]);
             let mut formats = std::ptr::null_mut();
             // A tuple in place of the arguments is the list of them.
-            if (*conn).tuple_args && !msgpack::is_tuple(l, 3, (*s).netbox.codec) {
-                formats = &raw mut (*s).netbox.formats;
+            if (*m.conn).tuple_args && !msgpack::is_tuple(l, 3, (*m.s).netbox.codec) {
+                formats = &raw mut (*m.s).netbox.formats;
                 (*formats).clear();
             }
-            put!(s, l, args, conn, 3, formats);
-            (*out).push(key::TUPLE_FORMATS);
+            put_array(m.s, l, m.args, 3, m.conn, formats)?;
+            m.bytes(&[key::TUPLE_FORMATS]);
             codec::put_formats(l, 3, out, formats);
-            return close(s, l, conn, manner, mark);
-        }
+            Ok(())
+        })
     }
 }
 
@@ -548,32 +601,24 @@ unsafe fn put_range(args: Args, out: &mut Vec<u8>) {
 pub(super) unsafe extern "C-unwind" fn l_select(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
-        loop {
-            let (manner, mark) = open!(s, l, args, conn, kind::SELECT, 10);
-            let out = &raw mut (*conn).out;
-            let after = lua_type(l, 8);
-            let fetch = lua_toboolean(l, 9) != 0;
-            (*out).push(0x86 + u8::from(after != LUA_TNIL) + u8::from(fetch));
-            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-            put_range(args, &mut *out);
-            (*out).push(key::KEY);
-            put!(s, l, args, conn, 7);
+        let (after, fetch) = (lua_type(l, 8), lua_toboolean(l, 9) != 0);
+        request(l, kind::SELECT, 10, |m| {
+            m.bytes(&[0x86 + u8::from(after != LUA_TNIL) + u8::from(fetch)]);
+            m.space();
+            m.index();
+            put_range(m.args, &mut *m.out());
+            m.array(key::KEY, 7)?;
             if after == LUA_TSTRING {
-                (*out).push(key::AFTER_POSITION);
-                mp::put_str(&mut *out, args.bytes(8));
+                m.bytes(&[key::AFTER_POSITION]);
+                mp::put_str(&mut *m.out(), m.args.bytes(8));
             } else if after != LUA_TNIL {
-                (*out).push(key::AFTER_TUPLE);
-                put!(s, l, args, conn, 8);
+                m.array(key::AFTER_TUPLE, 8)?;
             }
             if fetch {
-                (*out).extend_from_slice(&[key::FETCH_POSITION, 0xc3]);
+                m.bytes(&[key::FETCH_POSITION, 0xc3]);
             }
-            return close(s, l, conn, manner, mark);
-        }
+            Ok(())
+        })
     }
 }
 
@@ -582,56 +627,33 @@ pub(super) unsafe extern "C-unwind" fn l_scan(l: *mut lua_State) -> c_int {
     const ALL: u8 = 2;
     // SAFETY: called by Lua.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
-        loop {
-            let (manner, mark) = open!(s, l, args, conn, kind::SELECT, 5);
-            let out = &raw mut (*conn).out;
-            (*out).push(0x86);
-            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
+        request(l, kind::SELECT, 5, |m| {
+            let out = m.out();
+            m.bytes(&[0x86]);
+            m.space();
+            m.index();
             let iterator = (*out).len() + 1;
-            (*out).extend_from_slice(&[
-                key::ITERATOR,
-                0,
-                key::OFFSET,
-                0,
-                key::LIMIT,
-                0xce,
-                0xff,
-                0xff,
-                0xff,
-                0xff,
-                key::KEY,
-            ]);
-            let start = (*out).len();
-            put!(s, l, args, conn, 4);
+            m.bytes(&[key::ITERATOR, 0, key::OFFSET, 0, key::LIMIT, 0xce, 0xff, 0xff, 0xff, 0xff]);
+            let start = (*out).len() + 1;
+            m.array(key::KEY, 4)?;
             if (&*out).get(start) == Some(&0x90)
                 && let Some(byte) = (&mut *out).get_mut(iterator)
             {
                 *byte = ALL;
             }
-            return close(s, l, conn, manner, mark);
-        }
+            Ok(())
+        })
     }
 }
 
 unsafe fn store(l: *mut lua_State, kind: u32) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
-        loop {
-            let (manner, mark) = open!(s, l, args, conn, kind, 4);
-            let out = &raw mut (*conn).out;
-            (*out).push(0x82);
-            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            (*out).push(key::TUPLE);
-            put!(s, l, args, conn, 3);
-            return close(s, l, conn, manner, mark);
-        }
+        request(l, kind, 4, |m| {
+            m.bytes(&[0x82]);
+            m.space();
+            m.array(key::TUPLE, 3)
+        })
     }
 }
 
@@ -651,19 +673,12 @@ pub(super) unsafe extern "C-unwind" fn l_replace(l: *mut lua_State) -> c_int {
 pub(super) unsafe extern "C-unwind" fn l_delete(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
-        loop {
-            let (manner, mark) = open!(s, l, args, conn, kind::DELETE, 5);
-            let out = &raw mut (*conn).out;
-            (*out).push(0x83);
-            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-            (*out).push(key::KEY);
-            put!(s, l, args, conn, 4);
-            return close(s, l, conn, manner, mark);
-        }
+        request(l, kind::DELETE, 5, |m| {
+            m.bytes(&[0x83]);
+            m.space();
+            m.index();
+            m.array(key::KEY, 4)
+        })
     }
 }
 
@@ -671,21 +686,14 @@ pub(super) unsafe extern "C-unwind" fn l_delete(l: *mut lua_State) -> c_int {
 pub(super) unsafe extern "C-unwind" fn l_update(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
-        loop {
-            let (manner, mark) = open!(s, l, args, conn, kind::UPDATE, 6);
-            let out = &raw mut (*conn).out;
-            (*out).push(0x85);
-            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            put_target(args, 3, &mut *out, key::INDEX_ID, key::INDEX_NAME);
-            (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::KEY]);
-            put!(s, l, args, conn, 4);
-            (*out).push(key::TUPLE);
-            put!(s, l, args, conn, 5);
-            return close(s, l, conn, manner, mark);
-        }
+        request(l, kind::UPDATE, 6, |m| {
+            m.bytes(&[0x85]);
+            m.space();
+            m.index();
+            m.bytes(&[key::INDEX_BASE, 1]);
+            m.array(key::KEY, 4)?;
+            m.array(key::TUPLE, 5)
+        })
     }
 }
 
@@ -693,20 +701,13 @@ pub(super) unsafe extern "C-unwind" fn l_update(l: *mut lua_State) -> c_int {
 pub(super) unsafe extern "C-unwind" fn l_upsert(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
-        loop {
-            let (manner, mark) = open!(s, l, args, conn, kind::UPSERT, 5);
-            let out = &raw mut (*conn).out;
-            (*out).push(0x84);
-            put_target(args, 2, &mut *out, key::SPACE_ID, key::SPACE_NAME);
-            (*out).extend_from_slice(&[key::INDEX_BASE, 1, key::TUPLE]);
-            put!(s, l, args, conn, 3);
-            (*out).push(key::OPS);
-            put!(s, l, args, conn, 4);
-            return close(s, l, conn, manner, mark);
-        }
+        request(l, kind::UPSERT, 5, |m| {
+            m.bytes(&[0x84]);
+            m.space();
+            m.bytes(&[key::INDEX_BASE, 1]);
+            m.array(key::TUPLE, 3)?;
+            m.array(key::OPS, 4)
+        })
     }
 }
 
@@ -714,14 +715,12 @@ pub(super) unsafe extern "C-unwind" fn l_upsert(l: *mut lua_State) -> c_int {
 pub(super) unsafe extern "C-unwind" fn l_send(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
-        let s = state::current(l);
-        let args = Args::new(l, (*s).netbox.codec);
-        let conn = conn!(l, args);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let kind = lua_tonumber(l, 2) as u32;
-        let (manner, mark) = open!(s, l, args, conn, kind, 4);
-        (&mut (*conn).out).extend_from_slice(args.bytes(3));
-        close(s, l, conn, manner, mark)
+        request(l, kind, 4, |m| {
+            m.bytes(m.args.bytes(3));
+            Ok(())
+        })
     }
 }
 
