@@ -770,6 +770,23 @@ describe('cord.fiber', function()
             note(f:join())
         ]], 'false attempt to yield across C-call boundary, false attempt to yield across C-call boundary, true 1')
 
+        same('an xpcall of it gives what the handler makes of the error', [[
+            local f = fiber.new(function()
+                note(xpcall(coroutine.yield, function(e) return 'handled: ' .. e end, 1, 2))
+                note(pcall(xpcall, coroutine.yield, function(e) return 'in ' .. e end))
+                local sum = 0
+                for i = 1, 200 do
+                    local ok, n = xpcall(coroutine.yield, function() return i end, {}, {})
+                    if not ok then sum = sum + n end
+                    if i % 50 == 0 then collectgarbage() fiber.yield() end
+                end
+                return sum
+            end)
+            f:set_joinable(true)
+            note(f:join())
+        ]], 'false handled: attempt to yield across C-call boundary, '
+            .. 'true false in attempt to yield across C-call boundary, true 20100')
+
         same('and ends the fiber when nobody catches it', [[
             local f = fiber.new(function() coroutine.yield(1) end)
             f:set_joinable(true)

@@ -112,7 +112,7 @@ pub trait Body: Sized + 'static {
     unsafe fn ended(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> bool;
     /// `f` is about to serve another fiber: release what it holds.
     unsafe fn recycle(cord: *mut Cord<Self>, f: FiberPtr<Self>);
-    /// A hint: `next` runs soon, `later` after it, `last` after that (any may be null or stale, but is a record).
+    /// A hint: `next` runs soon, `later` after it, `last` after that.
     unsafe fn prefetch(next: FiberPtr<Self>, later: FiberPtr<Self>, last: FiberPtr<Self>);
     /// A hint: `next` is resumed soon and `later` after it, both on stacks of their own if they keep one.
     unsafe fn prefetch_stuck(next: FiberPtr<Self>, later: FiberPtr<Self>);
@@ -491,13 +491,10 @@ impl<B: Body> Cord<B> {
             if (*cord).budget == 0 {
                 Self::turn(cord);
             }
-            loop {
-                let f = (*cord).ready.front();
-                if !f.is_null() {
-                    return f;
-                }
+            while (*cord).ready.is_empty() {
                 Self::wait_outside(cord);
             }
+            (*cord).ready.peek(0)
         }
     }
 

@@ -16,7 +16,7 @@ use crate::sys::luajit::LuaJit;
 use crate::sys::poll::Readiness;
 use crate::sys::stack::prefetch;
 use mlua::ffi::*;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 /// The scheduler of Lua fibers.
 pub type LuaCord = Cord<LuaBody>;
@@ -374,16 +374,17 @@ impl Body for LuaBody {
     #[inline(always)]
     unsafe fn prefetch(next: FiberPtr<Self>, later: FiberPtr<Self>, last: FiberPtr<Self>) {
         prefetch(last.cast_const().cast());
-        // SAFETY: slots of the ready queue hold null or records, which are never freed; a record's thread is null or
-        // anchored. Only the address of the stack's top is read from a thread.
+        // SAFETY: a record's thread is null or anchored. Only the address of the stack's top is read from it.
         unsafe {
-            if !later.is_null() {
-                let l = (*later).data.l.cast::<u8>();
-                prefetch(l);
-                prefetch(l.wrapping_add(64));
-            }
-            if !next.is_null() && !(*next).data.l.is_null() {
-                prefetch(*(*next).data.l.cast::<u8>().add(40).cast::<*const u8>());
+            let l = (*later).data.l.cast::<u8>();
+            prefetch(l);
+            prefetch(l.wrapping_add(64));
+            if !(*next).data.l.is_null() {
+                // The frames of the waiting function, of its caller, and the slots that call uses again.
+                let top = *(*next).data.l.cast::<u8>().add(40).cast::<*const u8>();
+                prefetch(top.wrapping_sub(128));
+                prefetch(top.wrapping_sub(64));
+                prefetch(top);
             }
         }
     }
@@ -549,35 +550,62 @@ unsafe fn foreign_yield(cord: *mut LuaCord, f: LuaFiber) {
     }
 }
 
-/// `pcall(coroutine.yield)`: no instruction of the thread runs before pcall returns, so no hook could raise inside it.
-/// Instead the yield's frame is taken away, and pcall returns false and the message. False if it is another call.
+/// `pcall(coroutine.yield)` and `xpcall(coroutine.yield, handler)`: no instruction of the thread runs before they return,
+/// so no hook could raise inside them. Instead the yield's frame is taken away, and they return false and the message,
+/// or what the handler makes of it. False if it is another call.
 unsafe fn fail_pcall(cord: *mut LuaCord, l: *mut lua_State) -> bool {
+    const MESSAGE: &CStr = c"attempt to yield across C-call boundary";
     unsafe fn message(sl: *mut lua_State, _state: *mut State, argument: *mut c_void) {
         // SAFETY: the suspended thread has free slots; the string is made on the scratch thread.
         unsafe {
             let l = argument.cast::<lua_State>();
-            lua_pushstring_(sl, c"attempt to yield across C-call boundary".as_ptr());
+            lua_pushstring_(sl, MESSAGE.as_ptr());
+            lua_pushboolean(l, 0);
+            lua_xmove(sl, l, 1);
+        }
+    }
+    // The handler is the only value of the suspended thread's frame. It runs on the scratch thread, where nothing waits.
+    unsafe fn handle(sl: *mut lua_State, _state: *mut State, argument: *mut c_void) {
+        // SAFETY: as for `message`.
+        unsafe {
+            let l = argument.cast::<lua_State>();
+            lua_pushvalue(l, 1);
+            lua_xmove(l, sl, 1);
+            lua_pushstring_(sl, MESSAGE.as_ptr());
+            if lua_pcall(sl, 1, 1, 0) != 0 {
+                lua_settop(sl, -2);
+                lua_pushstring_(sl, c"error in error handling".as_ptr());
+            }
+            lua_settop(l, 0);
             lua_pushboolean(l, 0);
             lua_xmove(sl, l, 1);
         }
     }
     // SAFETY: the words are read only in a build whose `cframe` was proven, and believed only if they agree with the
-    // number of values that Lua reports. A pcall's callee stands two slots above its own base (lj_frame.h), whose frame
-    // goes on to the caller of pcall.
+    // number of values that Lua reports. The callee stands two or three slots above the base of pcall or xpcall
+    // (lj_frame.h), whose frame goes on to their caller.
     unsafe {
         if !(*cord).body.proven.cframe {
             return false;
         }
         let base = l.cast::<u8>().add(jit::OFFSET_BASE).cast::<*mut u64>();
-        let top = *base.add(1);
-        if top.offset_from(*base) != lua_gettop(l) as isize || *(*base).sub(1) != jit::PCALL_FRAME {
+        let (callee, top) = (*base, *base.add(1));
+        if top.offset_from(callee) != lua_gettop(l) as isize {
             return false;
         }
-        let callee = *base;
+        let (slots, job) = match *callee.sub(1) {
+            jit::PCALL_FRAME => (2, message as super::state::Job),
+            jit::XPCALL_FRAME => (3, handle as super::state::Job),
+            _ => return false,
+        };
         lua_settop(l, 0);
-        *base = callee.sub(2);
-        lua_settop(l, 0);
-        if State::protected((*cord).body.state, message, l.cast()) {
+        *base = callee.sub(slots);
+        lua_settop(l, slots as c_int - 2);
+        // Nobody else may resume it meanwhile.
+        (*cord).body.mark(l, MARK);
+        let done = State::protected((*cord).body.state, job, l.cast());
+        (*cord).body.mark(l, 0);
+        if done {
             return true;
         }
         // No memory for the message: as it was, without the yielded values.

@@ -20,6 +20,8 @@ const OFFSET_LENGTH: usize = 24;
 const USERDATA_TAG: u32 = 0x1_fff3;
 /// The word below the base of a function that the fast function `pcall` called: two slots, and the frame's type.
 pub const PCALL_FRAME: u64 = 16 + 6;
+/// As above, called by `xpcall`: three slots, the first of which is the handler.
+pub const XPCALL_FRAME: u64 = 24 + 6;
 /// How far behind the global state's start the hook mask and the recorder's state are looked for, in bytes.
 pub const WINDOW: usize = 4096;
 
