@@ -204,6 +204,16 @@ describe('a server', function()
             assert.same({ { 1 }, { 2, 3 }, { 'x' } }, body[0x30])
         end)
 
+        it('CALL of box.info, by which connectors choose among instances', function()
+            local _, body = conn:call 'box.info'
+            local info = body[0x30][1]
+            assert.same({ false, 'running', 1 }, { info.ro, info.status, info.id })
+            assert.equal(conn.greeting:match '^Tarantool (%S+)', info.version)
+            assert.equal(conn.greeting:match '%(Binary%) (%S+)', info.uuid)
+            srv.functions.box = { info = function() return 'mine' end }
+            assert.same({ 'mine' }, select(2, conn:call 'box.info')[0x30])
+        end)
+
         it('CALL of what is not there with an error', function()
             for _, name in ipairs { 'nope', 'tools.nope', 'tools.math.twice.x', 'tools', '', 'tools.object:nope' } do
                 local header, body = conn:call(name)

@@ -16,7 +16,7 @@ local function connector()
 end
 
 local PROGRAM = [=[
-import sys, tarantool
+import decimal, sys, tarantool, uuid
 host, port = sys.argv[1], int(sys.argv[2])
 
 def refused(code, f, *args, **kwargs):
@@ -47,6 +47,8 @@ s.upsert((1, 'x', 0), [('+', 2, 1)])
 s.upsert((3, 'three', 30), [('+', 2, 1)])
 assert s.select().data == [[1, 'uno', 16], [2, 'two', 20], [3, 'three', 30]]
 assert s.delete(3).data == [[3, 'three', 30]]
+values = [decimal.Decimal('1.5'), uuid.UUID(int=5), tarantool.Datetime(year=2022, month=8, day=31), tarantool.Interval(day=3)]
+assert c.call('echo', *values).data == values
 try:
     c.select('unknown')
     raise AssertionError('no error')
@@ -56,6 +58,11 @@ for i in range(1000):
     assert c.call('echo', i).data == [i]
 assert c.call('echo', 'x' * 300000).data == ['x' * 300000]
 c.close()
+# A pool asks each instance for box.info.
+pool = tarantool.ConnectionPool(addrs=[{'host': host, 'port': port}], user='app', password='secret')
+assert pool.call('echo', 5, mode=tarantool.Mode.RW).data == [5]
+assert pool.select('t', 1, mode=tarantool.Mode.ANY).data == [[1, 'uno', 16]]
+pool.close()
 try:
     tarantool.Connection(host, port, user='app', password='wrong')
     raise AssertionError('no error')

@@ -3,7 +3,7 @@
 use super::data;
 use super::dispatch::{self, Pushed, bytes_at};
 use super::engine::Engine;
-use super::hub::{Hub, Instance, Limits, Stat};
+use super::hub::{Hub, Instance, Limits, Stat, VERSION};
 use super::listener::Listener;
 use super::session::Session;
 use super::user::{GUEST, User, Users};
@@ -38,6 +38,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"reuse", l_reuse),
     (c"reference", l_reference),
     (c"stat", l_stat),
+    (c"version", l_version),
 ];
 
 /// Pushes the native half of `cord.server`.
@@ -354,4 +355,11 @@ unsafe extern "C-unwind" fn l_stat(l: *mut lua_State) -> c_int {
         }
     }
     7
+}
+
+/// `version()`: the one that servers claim.
+unsafe extern "C-unwind" fn l_version(l: *mut lua_State) -> c_int {
+    // SAFETY: called by server.lua.
+    unsafe { state::push_str(l, VERSION) };
+    1
 }

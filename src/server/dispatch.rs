@@ -555,7 +555,7 @@ unsafe fn push_function(context: &Context, name: &[u8]) -> bool {
         lua_settop(sl, functions);
         lua_pushlstring_(sl, name.as_ptr().cast(), name.len());
         lua_rawget_(sl, functions);
-        if lua_type(sl, -1) == LUA_TNIL && (name.contains(&b'[') || name.starts_with(b"box.space.")) {
+        if lua_type(sl, -1) == LUA_TNIL && (name.contains(&b'[') || name.starts_with(b"box.")) {
             lua_settop(sl, functions);
             push_from(context, kept::RESOLVE);
             lua_pushinteger(sl, (*context.session).instance as lua_Integer);

@@ -130,7 +130,29 @@ local function denied(user, space)
     end
 end
 
--- Names that take more than dots: paths with brackets, and the counting of net.box.
+-- What connectors that know several instances ask each of: whether it can be written to.
+local function info_of(self)
+    return function()
+        return {
+            version = raw.version(),
+            package = 'cord',
+            id = 1,
+            ro = false,
+            uuid = self._uuid,
+            cluster = { uuid = self._uuid },
+            status = self._stopped and 'shutting down' or 'running',
+            listen = (raw.addresses(self._number)),
+            uptime = fiber.clock() - self._started,
+            schema_version = raw.schema_version(self._number),
+            lsn = 0,
+            signature = 0,
+            vclock = setmetatable({}, msgpack.map_mt),
+            replication = { { id = 1, uuid = self._uuid, lsn = 0 } },
+        }
+    end
+end
+
+-- Names that take more than dots: paths with brackets, the counting of net.box, and box.info.
 local function resolve(number, name, user)
     local self = live[number]
     if self == nil then
@@ -143,6 +165,8 @@ local function resolve(number, name, user)
         if space and not raw.may_read(number, user, space) then
             return denied(user, space)
         end
+    elseif found == nil and name == 'box.info' then
+        found = info_of(self)
     end
     return found, object
 end
@@ -562,6 +586,7 @@ function server.listen(address, opts)
         _uuid = id,
         _funcs = {},
         _ended = fiber.cond(),
+        _started = fiber.clock(),
         _on_connect = {},
         _on_disconnect = {},
         _on_auth = {},
