@@ -3,6 +3,7 @@
 //! ```text
 //! lib.rs --> netbox, server --> lua --> fiber --> sys      arrows are `use`; they only point right or down
 //!                  '----------> iproto                    fiber and iproto know no Lua and not each other
+//!     netbox --> server/engine (pure Rust): its operations on tuples
 //! ```
 //!
 //! This file holds the `luaopen_cord*` functions and nothing else. Each asks [`lua::state::open`] for the module of its

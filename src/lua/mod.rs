@@ -71,7 +71,11 @@ pub static MODULES: &[Module] = &[
     Module { name: "cord.netbox.watch", native: None, source: include_str!("../netbox/watch.lua") },
     Module { name: "cord.netbox.worker", native: None, source: include_str!("../netbox/worker.lua") },
     Module { name: "cord.netbox.space", native: None, source: include_str!("../netbox/space.lua") },
-    Module { name: "cord.netbox.tuple", native: None, source: include_str!("../netbox/tuple.lua") },
+    Module {
+        name: "cord.netbox.tuple",
+        native: Some(crate::netbox::tuple::native),
+        source: include_str!("../netbox/tuple.lua"),
+    },
     Module { name: "cord.server.space", native: None, source: include_str!("../server/space.lua") },
     Module { name: "cord.tls", native: Some(tls::native), source: include_str!("tls.lua") },
     Module { name: "cord.uuid", native: Some(uuid::native), source: include_str!("uuid.lua") },

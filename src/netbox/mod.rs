@@ -20,6 +20,7 @@ pub mod request;
 pub mod resolve;
 pub mod secure;
 pub mod transport;
+pub mod tuple;
 
 use crate::lua::body::Listener;
 use crate::lua::msgpack::{Codec, Formats};

@@ -1,6 +1,6 @@
 -- Tuples: plain Lua arrays that share one metatable a format. Names resolve through the format; a name of the format
 -- wins over a method of the same name, and cord.netbox.tuple.<method>(t) reaches the hidden one.
-local _, load = ...
+local native, load = ...
 
 local E = load('cord.error')
 local raise, complain = E.raise_at_caller, E.complain
@@ -118,7 +118,7 @@ function methods.slice(t, first, last)
     if last < 0 then
         last = last + n
     end
-    if first >= n then
+    if first >= n or first < 0 then
         return complain('tuple.slice(): start >= field count')
     elseif last > n then
         return complain('tuple.slice(): end > field count')
@@ -147,38 +147,35 @@ function methods.next(t, i)
     if i == nil then
         i = 0
     end
-    if type(i) ~= 'number' or i < 0 or i > #t then
+    if type(i) ~= 'number' then
         return complain('error: invalid key to \'next\'')
+    elseif i < 0 or i > #t then
+        return nil
     end
     return next_field(t, i)
 end
 
+-- The numbers of the fields behind the first `from` that equal a value: the first of them, or a list of all.
 local function search(t, from, value, all)
+    local n = #t
+    if type(from) ~= 'number' or from < 0 or from > n or from ~= from then
+        return complain("error: invalid key to 'next'")
+    end
     local found = {}
-    for i = from + 1, #t do
+    for i = from + 1, n do
         if t[i] == value then
             if not all then
-                return i - 1
+                return i
             end
-            found[#found + 1] = i - 1
+            found[#found + 1] = i
         end
     end
-    if all then
-        return unpack(found)
-    end
-end
-
-local function check_offset(offset, usage)
-    -- NaN too is none.
-    if type(offset) ~= 'number' or offset < 0 or offset ~= offset then
-        return complain('Usage: tuple:' .. usage)
-    end
+    return all and found or nil
 end
 
 function methods.find(t, offset, value)
     check(t, 'find([offset,] value)')
     if value ~= nil then
-        check_offset(offset, 'find([offset,] value)')
         return search(t, offset, value)
     end
     return search(t, 0, offset)
@@ -187,7 +184,6 @@ end
 function methods.findall(t, offset, value)
     check(t, 'findall([offset,] value)')
     if value ~= nil then
-        check_offset(offset, 'findall([offset,] value)')
         return search(t, offset, value, true)
     end
     return search(t, 0, offset, true)
@@ -204,17 +200,16 @@ end
 function methods.transform(t, offset, count, ...)
     check(t, 'transform(start, count[, fields])')
     local n = #t
-    if type(offset) ~= 'number' or offset == 0 then
-        return complain('tuple.transform(): offset is out of bound')
-    end
-    if offset < 0 then
+    if type(offset) ~= 'number' or type(count) ~= 'number' then
+        return complain('tuple.transform(): bad arguments')
+    elseif offset < 0 then
         offset = offset + n + 1
     end
-    if offset < 1 or offset > n + 1 then
+    if offset < 1 or offset ~= offset then
         return complain('tuple.transform(): offset is out of bound')
     end
-    count = count ~= nil and count or 0
-    if type(count) ~= 'number' or count < 0 then
+    offset = offset > n + 1 and n + 1 or offset
+    if count < 0 then
         return complain('tuple.transform(): len is negative')
     end
     local result = {}
@@ -268,126 +263,130 @@ end
 
 -- ---------------------------------------------------------------- update
 
-local function field_number(t, names, field, inserting)
-    local n = #t
-    if type(field) == 'string' then
-        local number = names[field]
-        if number == nil then
-            return nil, E.client(201, "Field '" .. field .. "' was not found in the tuple")
-        end
-        return number
+-- The operations are those of the space engine, texts of errors included.
+local function change(t, operations, upsert)
+    local meta = getmetatable(t)
+    local code, result, class = native.change(msgpack.encode(t), msgpack.encode(operations), meta.__tuple_format, upsert)
+    if code == true then
+        return setmetatable((msgpack.decode(result)), meta)
+    elseif class == 'IllegalParams' then
+        return raise(E.illegal_params(result))
     end
-    field = tonumber(field) or 0
-    local number = field < 0 and field + n + (inserting and 2 or 1) or field
-    if number < 1 or number > n + 1 or (not inserting and number > n) then
-        return nil, E.client(37, 'Field ' .. tostring(field) .. ' was not found in the tuple')
-    end
-    return number
-end
-
-local arithmetic = {
-    ['+'] = function(a, b)
-        return a + b
-    end,
-    ['-'] = function(a, b)
-        return a - b
-    end,
-    ['&'] = function(a, b)
-        return require('bit').band(a, b)
-    end,
-    ['|'] = function(a, b)
-        return require('bit').bor(a, b)
-    end,
-    ['^'] = function(a, b)
-        return require('bit').bxor(a, b)
-    end,
-}
-
-local function apply(t, names, op)
-    local kind, field = op[1], op[2]
-    local inserting = kind == '!' or kind == '='
-    local number, err = field_number(t, names, field, inserting)
-    if not number then
-        return err
-    end
-    if kind == '=' then
-        t[number] = op[3]
-    elseif kind == '!' then
-        table.insert(t, number, op[3])
-    elseif kind == '#' then
-        for _ = 1, op[3] or 1 do
-            if number <= #t then
-                table.remove(t, number)
-            end
-        end
-    elseif kind == ':' then
-        local text, offset, length, with = t[number], op[3], op[4], op[5]
-        if type(text) ~= 'string' then
-            return E.client(26, "Argument type in operation ':' on field " .. tostring(field)
-                .. ' does not match field type: expected a string')
-        end
-        if offset < 0 then
-            offset = offset + #text + 2
-        end
-        t[number] = sub(text, 1, offset - 1) .. with .. sub(text, offset + length)
-    elseif arithmetic[kind] then
-        if type(t[number]) == 'string' or type(t[number]) == 'table' or t[number] == nil then
-            return E.client(26, "Argument type in operation '" .. kind .. "' on field " .. tostring(field)
-                .. ' does not match field type: expected a number')
-        end
-        t[number] = arithmetic[kind](t[number], op[3])
-    else
-        return E.client(28, 'Unknown UPDATE operation #1: wrong operation type')
-    end
-end
-
-local function update(t, operations, ignore)
-    local names = getmetatable(t).names
-    local result = copy(t)
-    for i = 1, #operations do
-        local err = apply(result, names, operations[i])
-        if err and not ignore then
-            return raise(err)
-        end
-    end
-    return setmetatable(result, getmetatable(t))
+    return raise(E.client(code, result))
 end
 
 function methods.update(t, operations)
     if not is_tuple(t) or type(operations) ~= 'table' then
         return complain('Usage: tuple:update({ { op, field, arg}+ })')
     end
-    local result = update(t, operations)
-    return result
+    return change(t, operations, false)
 end
 
 function methods.upsert(t, operations)
     if not is_tuple(t) or type(operations) ~= 'table' then
         return complain('Usage: tuple:upsert({ { op, field, arg}+ })')
     end
-    local result = update(t, operations, true)
-    return result
+    return change(t, operations, true)
 end
 
 -- ---------------------------------------------------------------- metatables
 
+-- Texts are quoted as Tarantool's console would: plainly, with escapes, or in base64 where they are no UTF-8.
+local BASE64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
+
+local function base64(text)
+    local out = {}
+    for at = 1, #text, 3 do
+        local a, b, c = text:byte(at, at + 2)
+        local bits = a * 65536 + (b or 0) * 256 + (c or 0)
+        for i = 1, 4 do
+            local digit = math.floor(bits / 64 ^ (4 - i)) % 64 + 1
+            out[#out + 1] = (i <= 2 or i == 3 and b or i == 4 and c) and sub(BASE64, digit, digit) or '='
+        end
+    end
+    return concat(out)
+end
+
+local ESCAPES = { ['\n'] = '\\n', ['\r'] = '\\r', ['\t'] = '\\t', ['"'] = '\\"', ['\\'] = '\\\\', ['\0'] = '\\0' }
+
+local function escaped(byte)
+    return ESCAPES[byte] or string.format('\\x%02X', byte:byte())
+end
+
+-- Whether a text is UTF-8: each lead byte with as many followers as it says.
+local function is_utf8(text)
+    local at, n = 1, #text
+    while at <= n do
+        local _, last = find(text, '^[%z\1-\127]+', at)
+        if not last then
+            last = select(2, find(text, '^[\194-\223][\128-\191]', at))
+                or select(2, find(text, '^[\224-\239][\128-\191][\128-\191]', at))
+                or select(2, find(text, '^[\240-\244][\128-\191][\128-\191][\128-\191]', at))
+        end
+        if not last then
+            return false
+        end
+        at = last + 1
+    end
+    return true
+end
+
+local function quoted(text)
+    if not find(text, '[%z\1-\31\127-\255]') then
+        return "'" .. text:gsub("'", "''") .. "'"
+    elseif not is_utf8(text) then
+        return '!!binary ' .. base64(text)
+    elseif find(text, '[%z\1-\31\127]') then
+        return '"' .. text:gsub('[%z\1-\31\127"\\]', escaped) .. '"'
+    end
+    return "'" .. text:gsub("'", "''") .. "'"
+end
+
+-- Whether a table is to be shown as a map: what it says itself, else what its keys say.
+local function is_map(value)
+    local meta = getmetatable(value)
+    local hint = type(meta) == 'table' and meta.__serialize
+    if hint == 'map' or hint == 'mapping' then
+        return true
+    elseif type(hint) == 'string' then
+        return false
+    end
+    for key in pairs(value) do
+        if type(key) ~= 'number' or key < 1 or key % 1 ~= 0 then
+            return true
+        end
+    end
+    return false
+end
+
+local function text_of_value(value, depth)
+    local kind = type(value)
+    if value == nil then
+        return 'null'
+    elseif kind == 'string' then
+        return quoted(value)
+    elseif kind == 'number' then
+        return json.encode(value)
+    elseif kind ~= 'table' or depth > 100 then
+        return (tostring(value):gsub('U?LL$', ''))
+    end
+    local parts = {}
+    if is_map(value) then
+        for key, item in pairs(value) do
+            parts[#parts + 1] = text_of_value(key, depth + 1) .. ': ' .. text_of_value(item, depth + 1)
+        end
+        return '{' .. concat(parts, ', ') .. '}'
+    end
+    for i = 1, table.maxn(value) do
+        parts[i] = text_of_value(value[i], depth + 1)
+    end
+    return '[' .. concat(parts, ', ') .. ']'
+end
+
 local function text_of(t)
     local parts = {}
     for i = 1, #t do
-        local value = t[i]
-        local kind = type(value)
-        if value == nil then
-            parts[i] = 'null'
-        elseif kind == 'string' then
-            parts[i] = "'" .. value:gsub("'", "''") .. "'"
-        elseif kind == 'number' or kind == 'boolean' then
-            parts[i] = kind == 'number' and json.encode(value) or tostring(value)
-        elseif kind == 'table' then
-            local ok, text = pcall(json.encode, value)
-            parts[i] = ok and text or tostring(value)
-        else
-            parts[i] = (tostring(value):gsub('U?LL$', ''))
-        end
+        parts[i] = text_of_value(t[i], 1)
     end
     return '[' .. concat(parts, ', ') .. ']'
 end

@@ -52,3 +52,4 @@ pub use schema::Row;
 pub use space::{IndexKind, Tuple};
 pub use txn::TxnId;
 pub use types::FieldType;
+pub use update::change;

@@ -4,7 +4,7 @@
 //! fields by number, by name, or by a JSON path that leads inside one.
 
 use super::error::{self, BoxError, Field, Result};
-use super::format::Format;
+use super::format::{FieldDef, Format};
 use super::mp::{self, Value};
 use super::nested::{self, Lost, Place, Token};
 use super::number::Decimal;
@@ -720,6 +720,23 @@ fn skip_fields(bytes: &[u8], count: usize) -> usize {
         at += bytes.get(at..).and_then(mp::skip).unwrap_or_default();
     }
     at.min(bytes.len())
+}
+
+/// A tuple after operations that count fields from 1, outside of any space: `names` are those of its fields, whose types
+/// nobody knows. With `upsert`, operations that do not fit it are left out.
+///
+/// # Errors
+/// Malformed operations; without `upsert` also those that do not fit.
+pub fn change<'a>(
+    tuple: &[u8],
+    operations: &[u8],
+    names: impl IntoIterator<Item = &'a str>,
+    upsert: bool,
+) -> Result<Vec<u8>> {
+    let field = |name| FieldDef { is_nullable: true, ..FieldDef::new(name, FieldType::Any) };
+    let format = Format::new(names.into_iter().map(field).collect(), 0, [])?;
+    let mode = if upsert { Mode::Upsert } else { Mode::Update };
+    Operations::decode(operations, 1, &format)?.apply(tuple, &format, mode, u32::MAX as usize)
 }
 
 /// The tuple is longer than the engine takes.
