@@ -187,4 +187,10 @@ describe('cord.json', function()
         end
         assert.equal(#values, i)
     end)
+
+    it('asks objects that hide their metatable how they look', function()
+        local hidden = setmetatable({ print }, { __metatable = false, __serialize = function() return { a = 1 } end })
+        assert.equal('{"a":1}', json.encode(hidden))
+        assert.equal('[1]', json.encode(setmetatable({ 1 }, { __metatable = 'mine', __serialize = 'seq' })))
+    end)
 end)

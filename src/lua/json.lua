@@ -14,6 +14,8 @@ local byte, char, find, format, sub = string.byte, string.char, string.find, str
 local concat, error, getmetatable, next, pcall, rawget, setmetatable = table.concat, error, getmetatable, next, pcall,
     rawget, setmetatable
 local tonumber, tostring, type = tonumber, tostring, type
+-- Objects that hide their metatable have a __serialize all the same, as for cord.msgpack.
+local rawmetatable = debug.getmetatable
 
 local NULL = msgpack.NULL
 local array_mt = msgpack.array_mt or { __serialize = 'seq' }
@@ -291,7 +293,7 @@ local SEQUENCE = { seq = true, sequence = true, array = true }
 local MAPPING = { map = true, mapping = true }
 
 local function append_table(out, at, value, depth, options)
-    local meta = options.encode_load_metatables and getmetatable(value)
+    local meta = options.encode_load_metatables and rawmetatable(value)
     local serialize = type(meta) == 'table' and rawget(meta, '__serialize')
     local length
     if serialize == nil or serialize == false then
