@@ -1,5 +1,5 @@
 -- make bench: runs each bench under luajit and tarantool in turn and writes docs/bench/*.md with tables and plots.
---     luajit bench-lua/all.lua [--full] [--runs N] [--cpu] [name ...]
+--     luajit bench-lua/all.lua [--full] [--runs N] [--cpu] [--only X] [name ...]
 local here = arg[0]:match '^(.*)/[^/]*$' or '.'
 package.path = here .. '/?.lua;' .. package.path
 local bench = require 'helpers'
@@ -35,6 +35,9 @@ do
         if arg[i] == '--runs' then
             i = i + 1
             runs = tonumber(arg[i])
+        elseif arg[i] == '--only' then
+            i = i + 1
+            options[#options + 1] = ("--only '%s'"):format(tostring(arg[i]):gsub("'", "'\\''"))
         elseif arg[i]:sub(1, 2) == '--' then
             options[#options + 1] = arg[i]
             options[arg[i]] = true
@@ -144,7 +147,8 @@ local function layout(t, hosts)
         end
         for _, host in ipairs(on) do
             local title = host == 'luajit' and 'luajit + cord' or host
-            columns[#columns + 1] = { host = host, column = column, title = ('%s: %s'):format(title, column) }
+            title = #hosts > 1 and ('%s: %s'):format(title, column) or column
+            columns[#columns + 1] = { host = host, column = column, title = title }
         end
         if #on > 1 and on[1] == 'luajit' and on[2] == 'tarantool' then
             columns[#columns + 1] = { ratio = column, title = SMALLER[t.unit] or 'times as fast' }
@@ -264,7 +268,7 @@ local function write_plot(path, t, hosts)
     write('<text x="8" y="42" fill="#555">%s; %s is better%s</text>', t.unit, MORE_IS_BETTER[t.unit] and 'longer' or 'shorter',
         own_scale and '; each group has a scale of its own' or '')
     local x = LEFT + 80
-    for _, host in ipairs(hosts) do
+    for _, host in ipairs(#hosts > 1 and hosts or {}) do
         write('<rect x="%d" y="32" width="12" height="12" fill="%s"/><text x="%d" y="42">%s</text>', x, COLOURS[host], x + 17,
             host == 'luajit' and 'luajit + cord' or host)
         x = x + 120
