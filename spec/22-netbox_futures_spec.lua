@@ -31,6 +31,53 @@ helpers.describe_server('a future', { init = INIT }, function(get)
         assert.equal(result, (f:result()))
     end)
 
+    -- The native half looks into the options' table where LuaJIT keeps it, and through the C API where it cannot.
+    for _, in_place in ipairs { true, false } do
+        it('takes options tables of any make' .. (in_place and '' or ', read through the C API'), function()
+            local layout = require('cord.msgpack').ext.layout
+            local before = layout()
+            layout(in_place)
+            finally(function() layout(before) end)
+            local large, emptied, array = { is_async = true }, { timeout = 1, is_async = true }, { is_async = true }
+            for i = 1, 10 do large['k' .. i] = i end
+            for i = 1, 10 do large['k' .. i] = nil end
+            emptied.timeout = nil
+            array[1], array[2] = 1, 2
+            array[1], array[2] = nil, nil
+            for _, options in ipairs { ASYNC, large, emptied, array, { is_async = true, timeout = 3 },
+                setmetatable({ is_async = true }, { __index = { timeout = 'x' } }) } do
+                local f = c:call('f', { 7 }, options)
+                assert.equal('net.box.request', tostring(f))
+                assert.same({ 7 }, f:wait_result(5))
+            end
+            for _, options in ipairs { {}, { is_async = false }, { timeout = 5 }, { is_async = false, timeout = 5 } } do
+                assert.equal(7, c:call('f', { 7 }, options))
+            end
+            for text, options in pairs {
+                ["unexpected option 'is_asyne'"] = { is_asyne = true },
+                ["unexpected option '1'"] = { is_async = true, 5 },
+                ["options parameter 'is_async' should be of type boolean"] = { is_async = 1 },
+                ["options parameter 'timeout' should be of type number"] = { is_async = true, timeout = 'x' },
+            } do
+                local ok, err = pcall(c.call, c, 'f', { 7 }, options)
+                assert.is_false(ok)
+                assert.equal(text, err.message)
+            end
+            assert.same({ { 1, 'one' } }, { c.space.test:replace({ 1, 'one' }, ASYNC):wait_result(5) })
+            assert.same({ { { 1, 'one' } } }, { c.space.test:select({ 1 }, ASYNC):wait_result(5) })
+            assert.same({ { { 1, 'one' } } }, { c.space.test:select({}, ASYNC):wait_result(5) })
+            assert.same({ { 1, 'two' } }, { c.space.test:update({ 1 }, { { '=', 2, 'two' } }, ASYNC):wait_result(5) })
+            assert.equal('two', c.space.test:get(1).name)
+            assert.equal('two', c.space.test:select()[1].name)
+            assert.equal('two', c.space.test:delete { 1 }.name)
+            assert.equal(0, select('#', c.space.test:delete { 1 }))
+            assert.equal(0, select('#', c.space.test:get(1)))
+            assert.same({}, c.space.test:select())
+            assert.equal(3, select('#', c:call('f', { nil, nil, 3 })))
+            assert.equal(0, select('#', c:call('f')))
+        end)
+    end
+
     it('times out and can be waited for again', function()
         local f = c:call('slow', { 0.1, 5 }, ASYNC)
         local result, err = f:wait_result(0)

@@ -552,6 +552,9 @@ unsafe fn receive(s: *mut State, conn: *mut Conn, to_end: bool) {
         receive_into(s, conn, to_end);
         if (*conn).start == (*conn).end && (&(*s).netbox.input).len() < (&(*conn).input).len() {
             std::mem::swap(&mut (*conn).input, &mut (*s).netbox.input);
+            if (*s).netbox.input.capacity() > KEEP_MAX {
+                (*s).netbox.input = Vec::new();
+            }
         }
     }
 }
