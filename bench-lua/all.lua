@@ -8,6 +8,7 @@ local bench = require 'helpers'
 local BENCHES = {
     { 'yield', 'luajit', 'tarantool' },
     { 'create', 'luajit', 'tarantool' },
+    { 'floor', 'luajit' },
     { 'channel', 'luajit', 'tarantool' },
     { 'memory', 'luajit', 'tarantool' },
     { 'lua_yield', 'luajit', 'tarantool', 'lua5.1' },

@@ -6,7 +6,7 @@ use super::body::{Anchor, Data, LuaCord, LuaFiber, anchor, code, code_of, push_w
 use super::jit::MARK;
 use super::state::{self, Keep, State};
 pub use super::trace::before_wait;
-use super::trace::{attach, before_call};
+use super::trace::{attach, before_call, before_told_wait, end_recording};
 use crate::fiber::clock;
 use crate::fiber::cord::Cord;
 use crate::fiber::fiber::{Wait, attention, flag};
@@ -459,12 +459,11 @@ pub(super) unsafe fn quick(l: *mut lua_State) -> Option<(*mut State, LuaFiber)> 
         if s.is_null() {
             return None;
         }
-        let body = &raw mut (*s).cord.body;
         let f = (*s).cord.current;
-        if l != (*f).data.l || !(*body).is_yieldable(l) || (*body).attend != 0 {
+        if l != (*f).data.l || !(*s).cord.body.is_yieldable(l) || (*s).cord.body.attend != 0 {
             return None;
         }
-        *(*body).abort_word &= (*body).abort_mask;
+        end_recording(s);
         Some((s, f))
     }
 }
@@ -484,32 +483,43 @@ pub(super) unsafe fn quick_wait(l: *mut lua_State, f: LuaFiber, kind: Wait) -> c
 unsafe extern "C-unwind" fn l_yield(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; nothing is borrowed across the yield.
     unsafe {
-        match quick(l) {
-            Some((s, f)) if !(*s).cord.ready.is_full() => {
-                (*f).flags |= flag::READY;
-                (*s).cord.ready.push_back_free(f);
-                quick_wait(l, f, Wait::Yield)
-            }
-            _ => yield_slow(l),
+        let s = state::seen_last(l);
+        if s.is_null() {
+            return yield_unseen(l);
         }
+        let f = (*s).cord.current;
+        if l != (*f).data.l || !(*s).cord.body.is_yieldable(l) {
+            return yield_kept(s, l);
+        }
+        if (*s).cord.body.attend != 0 || (*s).cord.ready.is_full() {
+            return yield_told(s, l, f);
+        }
+        end_recording(s);
+        (*f).flags |= flag::READY;
+        (*s).cord.ready.push_back_free(f);
+        quick_wait(l, f, Wait::Yield)
     }
 }
 
+/// A light yield that somebody wants to hear of, or that needs more room.
 #[inline(never)]
-unsafe fn yield_slow(l: *mut lua_State) -> c_int {
+unsafe fn yield_told(s: *mut State, l: *mut lua_State, f: LuaFiber) -> c_int {
+    // SAFETY: as for `l_yield`.
+    unsafe {
+        before_told_wait(s, l);
+        (*s).cord.enqueue(f);
+        quick_wait(l, f, Wait::Yield)
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn yield_unseen(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_yield`.
     unsafe {
         let s = state::current(l);
-        let cord = &raw mut (*s).cord;
-        let f = (*cord).current;
-        if l == (*f).data.l && (*cord).body.is_yieldable(l) {
-            before_wait(s, l);
-            (*f).wait = Wait::Yield;
-            (*cord).enqueue(f);
-            (*f).data.announced = true;
-            return lua_yield(l, 0);
-        }
-        yield_kept(s, l)
+        let f = (*s).cord.current;
+        if l == (*f).data.l && (*s).cord.body.is_yieldable(l) { yield_told(s, l, f) } else { yield_kept(s, l) }
     }
 }
 

@@ -37,6 +37,19 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
 
 // ---- what runs at a switch ----
 
+/// Ends a live recording in place, where that is what the mode does.
+///
+/// # Safety
+/// The state is live.
+#[inline(always)]
+pub unsafe fn end_recording(s: *mut State) {
+    // SAFETY: the abort word is the recorder's proven one or a word of our own.
+    unsafe {
+        let body = &raw mut (*s).cord.body;
+        *(*body).abort_word &= (*body).abort_mask;
+    }
+}
+
 /// What runs at every switch.
 ///
 /// # Safety
@@ -44,12 +57,28 @@ pub(crate) unsafe fn native(l: *mut lua_State) {
 /// nothing raises.
 #[inline(always)]
 pub unsafe fn before_wait(s: *mut State, l: *mut lua_State) {
-    // SAFETY: the abort word is the recorder's proven one or a word of our own.
+    // SAFETY: the caller's contract.
     unsafe {
-        let body = &raw mut (*s).cord.body;
-        *(*body).abort_word &= (*body).abort_mask;
-        if (*body).attend != 0 {
+        end_recording(s);
+        if (*s).cord.body.attend != 0 {
             before_wait_slow(s, l);
+        }
+    }
+}
+
+/// As [`before_wait`], where a mode that calls something is the likely reason to come here: no such mode ends a recording
+/// in place.
+///
+/// # Safety
+/// As for `before_wait`.
+#[inline(always)]
+pub unsafe fn before_told_wait(s: *mut State, l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if (*s).cord.body.attend == attend::MODE {
+            run_handler(s, l);
+        } else {
+            before_wait(s, l);
         }
     }
 }
