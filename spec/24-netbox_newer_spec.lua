@@ -81,6 +81,19 @@ describe('and a newer server', function()
         s:rollback()
     end)
 
+    it('shows streams and their spaces as what they stand for', function()
+        local s = c:new_stream()
+        local shown = debug.getmetatable(s).__serialize(s)
+        assert.same({ s._stream_id, 'active' }, { shown.stream_id, shown.state })
+        for _, pair in ipairs { { s.space, c.space }, { s.space.test, c.space.test }, { s.space.test.index, c.space.test.index },
+            { s.space.test.index.pk, c.space.test.index.pk } } do
+            local meta = debug.getmetatable(pair[1])
+            assert.equal(pair[2], meta.__serialize(pair[1]))
+            assert.equal(pair[2], meta.__autocomplete(pair[1]))
+            assert.is_false(getmetatable(pair[1]))
+        end
+    end)
+
     it('watches keys', function()
         local seen = {}
         local w = c:watch('key', function(key, value) seen[#seen + 1] = { key, value } end)
@@ -176,6 +189,9 @@ describe('and a newer server', function()
         local plain = net.connect((srv:address()), { fetch_schema = false })
         assert.equal('name 3', plain.space.test:get(3)[2])
         assert.equal('name 3', plain.space.test.index.pk:get(3)[2])
+        assert.equal(10, plain.space.test.index.pk:count())
+        assert.equal(3, plain.space.test.index.pk:count(8, { iterator = 'GE' }))
+        assert.equal('index: pk (pk) of space: test (nil)', tostring(plain.space.test.index.pk))
         assert.equal("Space 'nosuch' does not exist", message(plain.space.nosuch.select, plain.space.nosuch))
         assert.equal(plain.space.test, plain.space.test)
         plain:close()

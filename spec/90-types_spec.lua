@@ -72,4 +72,44 @@ describe('the type stubs', function()
             assert.same({}, problems)
         end)
     end
+
+    -- Objects of net.box: a stub has their methods, and only those.
+    it('name the methods of the objects of net.box', function()
+        local net, server = require 'cord.netbox', require 'cord.server'
+        local srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+        local stored = srv:create_space 't'
+        stored:create_index 'pk'
+        stored:replace { 1 }
+        local conn = net.connect((srv:address()))
+        local function methods_of(object)
+            local methods = debug.getmetatable(object).__index
+            return type(methods) == 'table' and methods or {}
+        end
+        local text = helpers.read_file 'types/cord/netbox.d.lua'
+        local problems = {}
+        for name, methods in pairs {
+            connection = methods_of(conn),
+            space = methods_of(conn.space.t),
+            index = methods_of(conn.space.t.index.pk),
+            future = methods_of(conn:call('echo', {}, { is_async = true })),
+            watcher = methods_of(conn:watch('key', function() end)),
+            tuple = net.tuple.methods,
+        } do
+            local stub, there = {}, 0
+            for method in text:gmatch('\nfunction ' .. name .. ':([%w_]+)%(') do stub[method] = true end
+            for method in pairs(methods) do
+                there = there + 1
+                if not stub[method] then problems[#problems + 1] = 'not in the stub: ' .. name .. ':' .. method end
+            end
+            for method in pairs(stub) do
+                if methods[method] == nil then problems[#problems + 1] = 'only in the stub: ' .. name .. ':' .. method end
+            end
+            assert.is_true(there > 0, name)
+        end
+        local stream = conn:new_stream()
+        for method in text:gmatch '\nfunction stream:([%w_]+)%(' do assert.equal('function', type(stream[method]), method) end
+        conn:close()
+        srv:stop()
+        assert.same({}, problems)
+    end)
 end)

@@ -1222,7 +1222,11 @@ end
 
 -- Spaces before the schema is there, or without one: any id, and any name where the peer knows names.
 local function lazy_index(space, key)
-    local index = setmetatable({ space = space, id = key }, core.index_mt)
+    -- What requests name it by; a name has no number here.
+    local index = setmetatable({ space = space, id = key, _id_or_name = key }, core.index_mt)
+    if type(key) == 'string' then
+        index.name = key
+    end
     rawset(space.index, key, index)
     return index
 end
@@ -1531,9 +1535,11 @@ end
 local function with_timeout(timeout)
     local function connect(first, second, third)
         local source, opts = arguments(first, second, third)
-        opts = copy_options(type(opts) == 'table' and opts or {})
-        if opts.wait_connected ~= false then
-            opts.wait_connected = timeout
+        if opts == nil or type(opts) == 'table' then
+            opts = copy_options(opts ~= nil and opts or {})
+            if opts.wait_connected ~= false then
+                opts.wait_connected = timeout
+            end
         end
         local conn = do_connect(source, opts)
         return conn

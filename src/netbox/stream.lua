@@ -18,34 +18,37 @@ local ISOLATION = { DEFAULT = 0, READ_COMMITTED = 1, READ_CONFIRMED = 2, BEST_EF
 return function(core, methods)
     local stream_methods = {}
 
+    -- A metatable whose objects are shown, and completed at a console, as what `shown` gives.
+    local function showing(meta, shown)
+        meta.__metatable, meta.__serialize, meta.__autocomplete = false, shown, shown
+        return meta
+    end
+
     -- A space whose requests belong to the stream; everything but its connection and indexes is the space's own.
     local function stream_space(stream, space)
         local proxy = { connection = stream }
-        proxy.index = setmetatable({}, {
+        proxy.index = setmetatable({}, showing({
             __index = function(indexes, key)
                 local index = space.index[key]
                 if index == nil then
                     return nil
                 end
-                local own = setmetatable({ space = proxy }, { __index = index, __metatable = false })
+                local own = setmetatable({ space = proxy }, showing({ __index = index }, function()
+                    return index
+                end))
                 rawset(indexes, key, own)
                 return own
             end,
-            __serialize = function()
-                return space.index
-            end,
-        })
-        return setmetatable(proxy, {
-            __index = space,
-            __metatable = false,
-            __serialize = function()
-                return space
-            end,
-        })
+        }, function()
+            return space.index
+        end))
+        return setmetatable(proxy, showing({ __index = space }, function()
+            return space
+        end))
     end
 
     local function stream_spaces(stream, conn)
-        return setmetatable({}, {
+        return setmetatable({}, showing({
             __index = function(cache, key)
                 local space = conn.space and conn.space[key]
                 if space == nil then
@@ -55,10 +58,9 @@ return function(core, methods)
                 rawset(cache, key, proxy)
                 return proxy
             end,
-            __serialize = function()
-                return conn.space
-            end,
-        })
+        }, function()
+            return conn.space
+        end))
     end
 
     function methods.new_stream(conn)
@@ -69,13 +71,7 @@ return function(core, methods)
         conn._last_stream_id = conn._last_stream_id + 1
         local stream = { _conn = conn, _stream_id = conn._last_stream_id }
         local spaces, version
-        return setmetatable(stream, {
-            __metatable = false,
-            __serialize = function()
-                local result = core.serialize(conn)
-                result.stream_id = stream._stream_id
-                return result
-            end,
+        return setmetatable(stream, showing({
             __index = function(_, key)
                 if key == 'space' then
                     if conn.space == nil then
@@ -91,7 +87,11 @@ return function(core, methods)
                 end
                 return conn[key]
             end,
-        })
+        }, function()
+            local result = core.serialize(conn)
+            result.stream_id = stream._stream_id
+            return result
+        end))
     end
 
     -- ------------------------------------------------------------ transactions

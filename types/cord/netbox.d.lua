@@ -68,9 +68,235 @@ function future:discard() end
 ---@param timeout? number seconds for each step
 function future:pairs(timeout) end
 
----@class cord.netbox.tuple: table an array; names of the format are fields too
+---An array whose fields have the names of their format too, and paths: `t['address.city']`. A field named as a method hides
+---it: `cord.netbox.tuple.<method>(t)` reaches it all the same. `#t` fields; a stored null is `msgpack.NULL`.
+---@class cord.netbox.tuple: table
+local tuple = {}
+
+---Raises: `tuple.totable: invalid second argument`, `... third argument`.
+---@param first? number from 1
+---@param last? number
+---@return any[] array
+---@nodiscard
+function tuple:totable(first, last) end
+
+---@param first? number from 1
+---@param last? number
+---@return any ...
+---@nodiscard
+function tuple:unpack(first, last) end
+
+---Some of the fields, from `first` (0 is the first one) up to and without `last`; negative: from the end.
+---Raises: `tuple.slice(): start >= field count`; `tuple.slice(): end > field count`; `tuple.slice(): start must be less than end`.
+---@param first number
+---@param last? number
+---@return any ...
+---@nodiscard
+function tuple:slice(first, last) end
+
+---@return fun(t: cord.netbox.tuple, i: number): number?, any
+---@return cord.netbox.tuple
+---@return number
+function tuple:ipairs() end
+
+---The same as `ipairs`.
+---@return fun(t: cord.netbox.tuple, i: number): number?, any
+---@return cord.netbox.tuple
+---@return number
+function tuple:pairs() end
+
+---@param i? number
+---@return number? i nil behind the last
+---@return any value
+function tuple:next(i) end
+
+---The number of the first field, behind the first `offset`, that equals a value; nil if there is none.
+---@overload fun(self: cord.netbox.tuple, value: any): number?
+---@param offset number
+---@param value any
+---@return number?
+---@nodiscard
+function tuple:find(offset, value) end
+
+---The numbers of all that do.
+---@overload fun(self: cord.netbox.tuple, value: any): number[]
+---@param offset number
+---@param value any
+---@return number[]
+---@nodiscard
+function tuple:findall(offset, value) end
+
+---A copy without `count` fields from `start` on (from 1; negative: from the end), and with others in their place.
+---Raises: `tuple.transform(): bad arguments`; `tuple.transform(): offset is out of bound`; `tuple.transform(): len is negative`.
+---@param start number
+---@param count number
+---@param ... any
+---@return cord.netbox.tuple
+---@nodiscard
+function tuple:transform(start, count, ...) end
+
+---A copy after operations `{code, field, argument}`, as a server makes it: `=` `!` `#` `+` `-` `&` `|` `^` `:`; a field is a
+---number, a name or a path. Raises Tarantool's errors, such as `Field 'x' was not found in the tuple`.
+---@param operations any[][]
+---@return cord.netbox.tuple
+---@nodiscard
+function tuple:update(operations) end
+
+---The same, leaving out what does not fit.
+---@param operations any[][]
+---@return cord.netbox.tuple
+---@nodiscard
+function tuple:upsert(operations) end
+
+---@return number bytes as MessagePack
+---@nodiscard
+function tuple:bsize() end
+
+---@param options? {names_only: boolean?}
+---@return table map of names and, unless `names_only`, numbers
+---@nodiscard
+function tuple:tomap(options) end
+
+---@return {name: string, type: string?, is_nullable: boolean?}[]
+---@nodiscard
+function tuple:format() end
+
+---@return {data_size: number, header_size: number, field_map_size: number, waste_size: number, arena: string}
+---@nodiscard
+function tuple:info() end
+
+---@class cord.netbox.part
+---@field fieldno number from 1
+---@field type string
+---@field is_nullable boolean
+---@field exclude_null? boolean
+---@field path? string
+---@field collation? string its name, or
+---@field collation_id? number where the server does not tell names
+
+---Requests on an index. Each takes request options last and may be asynchronous.
 ---@class cord.netbox.index
+---@field space cord.netbox.space
+---@field id number
+---@field name string
+---@field type string "TREE", "HASH", "BITSET", "RTREE"
+---@field unique boolean
+---@field parts cord.netbox.part[]
+---@field sequence_id? number
+---@field sequence_fieldno? number from 1
+---@field sequence_path? string
+local index = {}
+
+---Raises: `Unknown iterator type 'x'`; `Remote server does not support pagination`; server's errors.
+---@async
+---@param key? any nil and {}: all; a table of parts; one part
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple[] tuples
+---@return string? position with `fetch_pos`
+function index:select(key, opts) end
+
+---Raises: `index:get() doesn't support `buffer` argument`; server's errors.
+---@async
+---@param key any
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? tuple
+function index:get(key, opts) end
+
+---@async
+---@param key? any
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? tuple the first at or behind the key
+function index:min(key, opts) end
+
+---@async
+---@param key? any
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? tuple the last at or before the key
+function index:max(key, opts) end
+
+---Calls `count` of the index on the server, for which the right to execute is needed.
+---@async
+---@param key? any
+---@param opts? cord.netbox.request_options
+---@return number
+function index:count(key, opts) end
+
+---@async
+---@param key any
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? old
+function index:delete(key, opts) end
+
+---@async
+---@param key any
+---@param operations any[][]
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? new
+function index:update(key, operations, opts) end
+
+---Requests on a space, by its primary index. Stays the same object when the schema changes. Without a schema it has an id or a
+---name, and indexes by id or name.
 ---@class cord.netbox.space
+---@field id number
+---@field name string
+---@field engine string
+---@field field_count number 0: any
+---@field enabled boolean
+---@field temporary boolean
+---@field is_sync boolean
+---@field index table<string|number, cord.netbox.index>
+---@field connection cord.netbox.connection
+local space = {}
+
+---@async
+---@param key? any
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple[] tuples
+---@return string? position with `fetch_pos`
+function space:select(key, opts) end
+
+---Raises: `No index #0 is defined in space 'x'`.
+---@async
+---@param key any
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? tuple
+function space:get(key, opts) end
+
+---@async
+---@param fields any[]
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple tuple
+function space:insert(fields, opts) end
+
+---@async
+---@param fields any[]
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple tuple
+function space:replace(fields, opts) end
+
+---@async
+---@param key any
+---@param operations any[][]
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? new
+function space:update(key, operations, opts) end
+
+---@async
+---@param fields any[]
+---@param operations any[][]
+---@param opts? cord.netbox.request_options
+function space:upsert(fields, operations, opts) end
+
+---@async
+---@param key any
+---@param opts? cord.netbox.request_options
+---@return cord.netbox.tuple? old
+function space:delete(key, opts) end
+
+---Raises, with an argument: `net.box does not support setting space format`.
+---@return table[]
+---@nodiscard
+function space:format() end
 
 ---@alias cord.netbox.state "initial"|"auth"|"fetch_schema"|"active"|"graceful_shutdown"|"error"|"error_reconnect"|"closed"
 
