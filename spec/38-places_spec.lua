@@ -72,7 +72,7 @@ describe('an error of net.box', function()
         function() net.self:eval("error 'x'") return 1 end,
         function() net.self:eval('!!') return 1 end,
         function() tuple:update(5) return 1 end,
-        function() tuple:update({{'=', 9, 9}}) return 1 end,
+        function() tuple:update({{'+', 9, 9}}) return 1 end,
         function() tuple:totable('x') return 1 end,
         function() tuple:next('x') return 1 end,
         function() tuple:slice('x') return 1 end,
