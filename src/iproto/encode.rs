@@ -640,6 +640,31 @@ mod tests {
     }
 
     #[test]
+    fn a_request_in_one_piece_says_what_one_in_parts_says() {
+        for (kind, stream) in
+            [(10, 0), (64, 0), (0x7f, 0), (0x80, 0), (512, 0), (10, 1), (10, 3 << 32), (4, 5 << 32 | 9)]
+        {
+            for sync in [1, 0x7f, 0x1_2345, u64::MAX >> 1] {
+                let (mut whole, mut parts) = (Vec::new(), Vec::new());
+                let mark = begin_request(&mut whole, kind, sync, stream);
+                finish(&mut whole, mark);
+                let (stream_id, thread) = (stream & u64::from(u32::MAX), stream >> 32);
+                bare(&mut parts, kind, &Header { sync, stream_id, thread_id: (thread != 0).then_some(thread) });
+                let read = |out: &[u8]| {
+                    let Ok(Frame::Packet { start, end }) = decode::frame(out, 100) else {
+                        panic!("no packet in {out:?}")
+                    };
+                    assert_eq!(end, out.len());
+                    let mut header = decode::RequestHeader::default();
+                    decode::request_header(&out[start..end], &mut header).unwrap();
+                    header
+                };
+                assert_eq!(read(&whole), read(&parts));
+            }
+        }
+    }
+
+    #[test]
     fn a_packet_that_fails_leaves_the_buffer_as_it_was() {
         let mut out = b"before".to_vec();
         let failed = call(&mut out, &Header::new(1), b"f", |out| {
