@@ -154,6 +154,17 @@ describe('TLS', function()
         refused("ssl_ca_file '" .. file 'server.key' .. "': no PEM certificate in it", { ca_file = 'server.key' })
         refused("ssl_cert_file '" .. file 'make.sh' .. "': no PEM certificate in it",
             { cert_file = 'make.sh', key_file = 'client.key' })
+        -- What might never end is not read at all.
+        local dir = helpers.tempdir()
+        assert(os.execute(("mkfifo '%s/fifo' && truncate -s 17M '%s/huge'"):format(dir, dir)) == 0)
+        for name, problem in pairs {
+            [dir] = 'Is a directory', ['/dev/zero'] = 'not a regular file', [dir .. '/fifo'] = 'not a regular file',
+            [dir .. '/huge'] = 'longer than 16 MB',
+        } do
+            refused(("ssl_ca_file '%s': %s"):format(name, problem), { ca_file = name })
+            refused_listen(("ssl_key_file '%s': %s"):format(name, problem), { cert_file = 'server.crt', key_file = name })
+            refused_listen(("ssl_password_file '%s': %s"):format(name, problem), identity('server', { password_file = name }))
+        end
         refused('ssl_cert_file needs ssl_key_file', { cert_file = 'client.crt' })
         refused('ssl_key_file needs ssl_cert_file', { key_file = 'client.key' })
         refused("ssl_key_file '" .. file 'client.crt' .. "': no PEM private key in it",

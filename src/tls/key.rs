@@ -4,18 +4,39 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use x509_cert::Certificate;
 use x509_cert::der::{Decode, Encode};
 
-/// A file's bytes.
+/// More than any file of certificates or keys has.
+const FILE_MAX: u64 = 16 << 20;
+
+/// A file's bytes. What is not on a disk is refused: reading a pipe or a device might never end, and all fibers wait.
 ///
 /// # Errors
 /// The system's, with the parameter's name and the file's.
 pub(super) fn read_file(parameter: &str, path: &str) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| {
+    read_regular(path).map_err(|error| {
         let text = error.to_string();
         format!("{parameter} '{path}': {}", text.split(" (os error").next().unwrap_or_default())
     })
+}
+
+fn read_regular(path: &str) -> io::Result<Vec<u8>> {
+    // Opening a pipe would wait for its writer.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(io::Error::other("longer than 16 MB"));
+    }
+    Ok(bytes)
 }
 
 /// All certificates of a PEM file, at least one.
