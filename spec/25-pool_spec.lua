@@ -62,6 +62,25 @@ describe('of servers', function()
         assert.is_true(p:info()[addresses[1]].ro)
     end)
 
+    it('survives probes that raise, and those who cancel every fiber', function()
+        for id in pairs(fiber.info()) do
+            if id ~= fiber.id() then pcall(fiber.cancel, id) end
+        end
+        servers[2]:stop('hard')
+        servers[2] = server.listen(addresses[2], { is_ro = function() error('no idea', 0) end })
+        helpers.wait_until(function()
+            fiber.sleep(0.01)
+            return p:info()[addresses[2]].error == 'no idea'
+        end, 3)
+        assert.equal('no idea', p:info()[addresses[2]].error)
+        servers[2]:stop('hard')
+        start(2, addresses[2])
+        assert.is_true(helpers.wait_until(function()
+            fiber.sleep(0.01)
+            return p:info()[addresses[2]].healthy
+        end, 3))
+    end)
+
     it('goes on when servers go, and takes them back', function()
         servers[1]:stop('hard')
         for _ = 1, 6 do assert.is_true((p:call('who')) > 1) end

@@ -119,6 +119,16 @@ describe('a server with a bad client', function()
         end)
     end
 
+    it('closes one that dawdles, though somebody cancels every fiber', function()
+        for id in pairs(fiber.info()) do
+            if id ~= fiber.id() then pcall(fiber.cancel, id) end
+        end
+        local other = client.connect(srv:address())
+        other:send '\206\0\0'
+        assert.is_true(other:closed(4))
+        other:close()
+    end)
+
     it('survives random bytes', function()
         math.randomseed(42)
         for round = 1, 200 do

@@ -160,6 +160,7 @@ function pool.connect(servers, opts)
     local weak = setmetatable({ self }, { __mode = 'v' })
     for _, instance in ipairs(instances) do
         local f = fiber.new(watch, weak, instance, options)
+        fraw.set_system(f)
         f:name('pool ' .. instance.name, { truncate = true })
     end
     if options.wait_connected ~= false and options.wait_connected ~= nil then

@@ -9,6 +9,7 @@ local tls = load('cord.tls')
 local uri = load('cord.uri')
 local uuid = load('cord.uuid')
 
+local fraw = fiber._internal.raw
 local type, pairs, ipairs, next, tostring, tonumber, setmetatable, getmetatable, pcall, error, select =
     type, pairs, ipairs, next, tostring, tonumber, setmetatable, getmetatable, pcall, error, select
 local format, stderr = string.format, io.stderr
@@ -286,24 +287,26 @@ local keeper
 
 -- Drops overdue clients, and servers that are stopped and drained.
 local function keep_house()
-    while next(live) ~= nil do
-        local ok = pcall(fiber.sleep, 1)
-        if not ok then
-            return
-        end
+    local me = fiber.self()
+    repeat
+        fiber.sleep(1)
         raw.tick()
         for number, self in pairs(live) do
             if self._stopped and raw.destroy(number) then
                 live[number], kept[FUNCTIONS + number] = nil, nil
             end
         end
-    end
-    keeper = nil
+        if keeper == me and next(live) == nil then
+            keeper = nil
+        end
+    until keeper ~= me
 end
 
 local function ensure_keeper()
     if keeper == nil then
         keeper = fiber.new(keep_house)
+        -- Whoever cancels all fibers does not mean this one.
+        fraw.set_system(keeper)
         keeper:name('cord.server')
     end
 end
@@ -314,7 +317,7 @@ local function dismiss(self)
         if next(live) == nil and keeper ~= nil then
             local f = keeper
             keeper = nil
-            pcall(f.cancel, f)
+            f:wakeup()
         end
     end
 end
