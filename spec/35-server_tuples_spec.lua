@@ -144,4 +144,31 @@ describe('Tuples with their formats', function()
         c:close()
         lazy:close()
     end)
+
+    it('are the same bytes whether tables are read in place or through the C API', function()
+        local NULL = msgpack.NULL
+        local named = tuple.metatable_of { { name = 'id' }, { name = '__serialize' }, { name = '__tuple_format' } }
+        local values = {
+            srv.space.users:get(1), tuple.new {}, tuple.new { 1, NULL, 3 }, setmetatable({ 1, 2, 3 }, named),
+            setmetatable({ [3] = 'late' }, named), setmetatable({ 1, nil, nil, nil, 5 }, named),
+            tuple.new { tuple.new { srv.space.users:get(2) }, { a = tuple.new { 1 } } },
+            { srv.space.users:get(1), { srv.space.users:get(1) } }, setmetatable({ 1 }, { __tuple_format = 5 }),
+            tuple.new { ('x'):rep(300) }, setmetatable({ tuple.new { 1 } }, msgpack.array_mt),
+        }
+        srv.functions.value = function(i) return values[i] end
+        local function all()
+            local list = {}
+            for i = 1, #values do list[#list + 1] = bytes(CALL, { [0x22] = 'value', [0x21] = { i } }) end
+            for i = 1, #values do list[#list + 1] = msgpack.encode(values[i]) end
+            return list
+        end
+        for _, features in ipairs { { 8 }, {} } do
+            identify(unpack(features))
+            local direct = all()
+            msgpack.ext.layout(false)
+            local slow = all()
+            msgpack.ext.layout(true)
+            assert.same(slow, direct)
+        end
+    end)
 end)

@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     map_mt_ref: c_int,
     serialize_ref: c_int,
     tuple_format_ref: c_int,
+    /// The string object that it refers to.
+    tuple_format: *const u8,
     int64_ref: c_int,
     uint64_ref: c_int,
     convert_ref: c_int,
@@ -295,6 +297,7 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
             map_mt_ref: reference(l, 1, c"map_mt"),
             serialize_ref: reference(l, 1, c"serialize"),
             tuple_format_ref: reference(l, 1, c"tuple_format"),
+            tuple_format: direct::string_at(l, 1, c"tuple_format"),
             int64_ref: reference(l, 1, c"int64"),
             uint64_ref: reference(l, 1, c"uint64"),
             convert_ref: reference(l, 1, c"convert"),

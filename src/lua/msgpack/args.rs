@@ -148,7 +148,8 @@ impl Args {
                 return false;
             }
             let address = (self.bits(idx) & POINTER) as *const c_void;
-            direct::table(address, 0, out, &*(*codec).options.as_ptr(), &*(*codec).shared, self.layout).is_ok()
+            let (options, shared) = (&*(*codec).options.as_ptr(), &*(*codec).shared);
+            direct::table(address, 0, out, options, shared, self.layout, direct::Tuples::GiveUp).is_ok()
         }
     }
 

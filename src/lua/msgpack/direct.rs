@@ -16,7 +16,7 @@
 //!
 //! Source: LuaJIT `src/lj_obj.h`, v2.1 branch (2022 to 2026).
 
-use super::{CData, CTYPE_IDS, Options, Shared};
+use super::{CData, CTYPE_IDS, Formats, Options, Shared};
 use crate::iproto::mp;
 use crate::lua::jit::OFFSET_BASE;
 use mlua::ffi::*;
@@ -254,8 +254,55 @@ pub(super) unsafe fn is_flag(t: *const u8, key: [u8; 8], layout: Layout) -> Opti
     }
 }
 
+/// The object of the string under `name` in the table at `idx`, which something else holds on to.
+///
+/// # Safety
+/// A live state with a free slot.
+pub(super) unsafe fn string_at(l: *mut lua_State, idx: c_int, name: &std::ffi::CStr) -> *const u8 {
+    // SAFETY: the caller's contract; the address is used with a proved layout only.
+    unsafe {
+        lua_getfield_(l, idx, name.as_ptr());
+        let bytes = lua_tolstring(l, -1, std::ptr::null_mut()).cast::<u8>();
+        lua_settop(l, -2);
+        bytes.wrapping_sub(STR_DATA)
+    }
+}
+
+/// What becomes of tuples.
+#[derive(Clone, Copy)]
+pub(super) enum Tuples {
+    /// The attempt is given up.
+    GiveUp,
+    /// Arrays.
+    Array,
+    /// Extensions, whose formats are added to these.
+    Extension(*mut Formats),
+}
+
+/// The value that a table holds under a string, if it does.
+///
+/// # Safety
+/// A live table of a proved layout, and the address of a live string object.
+unsafe fn find(t: *const u8, string: *const u8) -> Option<u64> {
+    // SAFETY: fields of a live table; a string's node is in the chain that its hash begins. A table without a hash part
+    // points at one empty node.
+    unsafe {
+        let hmask: u32 = read(t, TAB_HMASK);
+        let nodes: *const u8 = read(t, TAB_NODE);
+        let mut node = nodes.add((read::<u32>(string, STR_HASH) & hmask) as usize * NODE_SIZE);
+        while !node.is_null() {
+            if read::<u64>(node, NODE_KEY) == STR << 47 | string as u64 {
+                return Some(read(node, 0)).filter(|bits| *bits != NIL);
+            }
+            node = read(node, NODE_NEXT);
+        }
+        None
+    }
+}
+
 /// One attempt at a table.
 struct Direct<'a> {
+    tuples: Tuples,
     out: &'a mut Vec<u8>,
     options: &'a Options,
     shared: &'a Shared,
@@ -275,9 +322,10 @@ pub(super) unsafe fn table(
     options: &Options,
     shared: &Shared,
     layout: Layout,
+    tuples: Tuples,
 ) -> Result<(), GiveUp> {
     let start = out.len();
-    let mut direct = Direct { out, options, shared, layout };
+    let mut direct = Direct { tuples, out, options, shared, layout };
     // SAFETY: the caller's contract.
     let made = unsafe { direct.table(address.cast(), level) };
     if made.is_err() {
@@ -308,9 +356,41 @@ impl Direct<'_> {
                 if metatable == self.shared.map_mt {
                     is_map = true;
                 } else if metatable != self.shared.array_mt {
-                    return Err(GiveUp);
+                    return self.tuple(t, metatable.cast(), level);
                 }
             }
+            self.contents(t, metatable == self.shared.array_mt, is_map, level)
+        }
+    }
+
+    /// A table with a metatable that neither of the two hints is.
+    #[inline(never)]
+    unsafe fn tuple(&mut self, t: *const u8, metatable: *const u8, level: u32) -> Result<(), GiveUp> {
+        // SAFETY: a live table and its metatable; the key is held by the registry.
+        unsafe {
+            let format = find(metatable, self.shared.tuple_format).filter(|bits| bits >> 47 == STR).ok_or(GiveUp)?;
+            let formats = match self.tuples {
+                Tuples::GiveUp => return Err(GiveUp),
+                Tuples::Array => return self.contents(t, true, false, level),
+                Tuples::Extension(formats) => formats,
+            };
+            let number = (*formats).number_of(self.layout.bytes(format));
+            let start = self.out.len();
+            mp::put_uint(self.out, number);
+            // A tuple is plain MessagePack inside.
+            self.tuples = Tuples::Array;
+            let made = self.contents(t, true, false, level);
+            self.tuples = Tuples::Extension(formats);
+            made?;
+            super::encode::close_tuple(self.out, start).map_err(|_| GiveUp)
+        }
+    }
+
+    /// What a table holds: with `is_array` and `is_map` what it must be.
+    #[inline(always)]
+    unsafe fn contents(&mut self, t: *const u8, is_array: bool, is_map: bool, level: u32) -> Result<(), GiveUp> {
+        // SAFETY: fields of a live table, whose layout was proved.
+        unsafe {
             let asize: u32 = read(t, TAB_ASIZE);
             let node: *const u8 = read(t, TAB_NODE);
             let slots: *const u64 = read(t, TAB_ARRAY);
@@ -328,12 +408,12 @@ impl Direct<'_> {
                         self.out.push(0x90);
                         Ok(())
                     }
-                    (_, false) if *slots == NIL => self.array(slots, len - 1, level, metatable.is_null()),
+                    (_, false) if *slots == NIL => self.array(slots, len - 1, level, !is_array),
                     _ => Err(GiveUp),
                 };
             }
             // An array with a hash part, or a map with both: the C API counts keys.
-            if len > 0 || metatable == self.shared.array_mt {
+            if len > 0 || is_array {
                 return Err(GiveUp);
             }
             let hmask: u32 = read(t, TAB_HMASK);

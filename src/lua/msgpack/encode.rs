@@ -1,5 +1,6 @@
 //! Lua value to bytes. Source of the rules: `src/lua/serializer.c` (`luaL_tofield`), `src/lua/msgpack.c`, 3.9-dev.
 
+use super::direct::Tuples;
 use super::{CData, CTYPE_IDS, Codec, HARD_DEPTH, Options, Shared, ctype_id, direct, make_error};
 use crate::iproto::constants::ext;
 use crate::iproto::mp;
@@ -223,7 +224,7 @@ impl Formats {
     }
 
     /// The number of a format, given as MessagePack.
-    fn number_of(&mut self, fields: &[u8]) -> u64 {
+    pub(super) fn number_of(&mut self, fields: &[u8]) -> u64 {
         let known = self.places.iter().position(|&(from, to)| self.pairs.get(from..to) == Some(fields));
         let number = known.unwrap_or(self.places.len()) as u64;
         if known.is_none() {
@@ -234,6 +235,20 @@ impl Formats {
         }
         number
     }
+}
+
+/// Puts the header of a tuple before the payload that begins at `start`.
+pub(super) fn close_tuple(out: &mut Vec<u8>, start: usize) -> Result<()> {
+    let end = out.len();
+    let len = u32::try_from(end - start).map_err(|_| EncodeError::TooLong)?;
+    // Made behind the payload and turned to its front.
+    out.try_reserve(8).map_err(|_| EncodeError::Memory)?;
+    mp::put_ext_len(out, ext::TUPLE, len);
+    let header = out.len() - end;
+    if let Some(whole) = out.get_mut(start..) {
+        whole.rotate_right(header);
+    }
+    Ok(())
 }
 
 /// What a table is to be.
@@ -487,7 +502,8 @@ impl<const LUA: bool> Encoder<'_, LUA> {
         unsafe {
             if let Some(layout) = self.shared.layout.get() {
                 let address = lua_topointer(self.l, idx);
-                if direct::table(address, level, self.out, &self.options, self.shared, layout).is_ok() {
+                let tuples = if self.formats.is_null() { Tuples::Array } else { Tuples::Extension(self.formats) };
+                if direct::table(address, level, self.out, &self.options, self.shared, layout, tuples).is_ok() {
                     return Ok(());
                 }
             }
@@ -602,15 +618,7 @@ impl<const LUA: bool> Encoder<'_, LUA> {
             let made = self.array(idx, len, level);
             self.formats = formats;
             made?;
-            let len = u32::try_from(self.out.len() - start).map_err(|_| EncodeError::TooLong)?;
-            // The header is made behind the payload and turned to its front.
-            self.reserve(8)?;
-            let end = self.out.len();
-            mp::put_ext_len(self.out, ext::TUPLE, len);
-            let header = self.out.len() - end;
-            if let Some(whole) = self.out.get_mut(start..) {
-                whole.rotate_right(header);
-            }
+            close_tuple(self.out, start)?;
         }
         Ok(true)
     }
