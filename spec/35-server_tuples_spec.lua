@@ -113,7 +113,11 @@ describe('Tuples with their formats', function()
     end)
 
     it('are refused when they are broken', function()
-        local cases = { '\145\199\2\7\7\145', '\145\199\1\7\7', '\145\199\0\7' }
+        -- Cut short, no array, nothing, a map, more than one value, less than it says, a number that is text.
+        local cases = {
+            '\145\199\2\7\7\145', '\145\199\1\7\7', '\145\199\0\7', '\145\213\7\7\128', '\145\199\3\7\7\144\144',
+            '\145\199\3\7\7\147\1', '\145\199\3\7\161x\144', '\145\199\3\7\7\145\193',
+        }
         for _, args in ipairs(cases) do
             local header, body = conn:ask(CALL, '\130\34\168looks_at\33' .. args)
             assert.same({ 0x8014, 'Invalid MsgPack - invalid extension' }, { header[0], body[0x31] })

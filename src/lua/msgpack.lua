@@ -34,6 +34,8 @@ local raise = E.raise
 local decoders, by_ctype, by_metatable, ctypes = {}, {}, {}, {}
 
 local ext = { decoders = decoders, by_ctype = by_ctype, by_metatable = by_metatable, ctypes = ctypes }
+-- Filled by cord.netbox.tuple, read by the native half.
+ext.tuple_metas = {}
 
 -- The functions of a type may be called by anybody; what they do with other values than theirs is not pretty.
 local function guarded(kind)
@@ -268,6 +270,7 @@ native.setup({
     map_mt = map_mt,
     serialize = '__serialize',
     tuple_format = '__tuple_format',
+    tuple_metas = ext.tuple_metas,
     int64 = typeof('int64_t'),
     uint64 = typeof('uint64_t'),
     convert = convert,

@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     map_mt_ref: c_int,
     serialize_ref: c_int,
     tuple_format_ref: c_int,
+    /// The table of the metatables of tuples, by the numbers of their formats; -1: of those without one.
+    tuple_metas_ref: c_int,
     /// The string object that it refers to.
     tuple_format: *const u8,
     int64_ref: c_int,
@@ -297,6 +299,7 @@ unsafe extern "C-unwind" fn l_setup(l: *mut lua_State) -> c_int {
             map_mt_ref: reference(l, 1, c"map_mt"),
             serialize_ref: reference(l, 1, c"serialize"),
             tuple_format_ref: reference(l, 1, c"tuple_format"),
+            tuple_metas_ref: reference(l, 1, c"tuple_metas"),
             tuple_format: direct::string_at(l, 1, c"tuple_format"),
             int64_ref: reference(l, 1, c"int64"),
             uint64_ref: reference(l, 1, c"uint64"),

@@ -445,15 +445,20 @@ end
 
 -- ---------------------------------------------------------------- tuples that bring their formats
 
--- The metatables of the packet that is being decoded, by the numbers it gives its formats, and its bytes.
-local format_metas, format_bytes = {}, nil
+-- The metatables of the packet that is being decoded, by the numbers it gives its formats: the native half of
+-- cord.msgpack reads them from here. Then the bytes they were made of.
+local format_metas, format_bytes = msgpack.ext.tuple_metas, nil
 
 -- Takes the formats (TUPLE_FORMATS, MessagePack) of the tuples that are decoded next; nil: they bring none.
 local function set_formats(bytes)
     if bytes == format_bytes then
         return
     end
-    format_metas, format_bytes = {}, nil
+    format_bytes = nil
+    for id in pairs(format_metas) do
+        format_metas[id] = nil
+    end
+    format_metas[-1] = metatable_of(nil)
     for id, fields in pairs(bytes and msgpack.decode(bytes) or {}) do
         local format = {}
         for i, field in ipairs(fields) do
@@ -463,13 +468,21 @@ local function set_formats(bytes)
     end
     format_bytes = bytes
 end
+format_metas[-1] = metatable_of(nil)
 
+-- What the native half does not make: formats with large numbers, and payloads that are broken.
 msgpack.ext.register {
     type = 7,
     name = 'tuple',
     decode = function(payload)
         local id, at = msgpack.decode(payload)
-        return setmetatable(msgpack.decode(payload, at), format_metas[id] or metatable_of(nil))
+        local first = payload:byte(at) or 0
+        local is_array = first >= 0x90 and first <= 0x9f or first == 0xdc or first == 0xdd
+        local fields, rest = msgpack.decode(payload, at)
+        if tonumber(id) == nil or type(id) == 'string' or not is_array or rest ~= #payload + 1 then
+            return error('Invalid MsgPack - a tuple expected', 0)
+        end
+        return setmetatable(fields, format_metas[id] or format_metas[-1])
     end,
 }
 

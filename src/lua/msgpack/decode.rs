@@ -2,6 +2,7 @@
 
 use super::direct::{self, NewArray, NewMap};
 use super::{Codec, Options, Shared, make_error};
+use crate::iproto::constants::ext;
 use crate::iproto::mp::{MpError, Reader};
 use crate::lua::state::push_str;
 use mlua::ffi::*;
@@ -363,7 +364,7 @@ impl Decoder<'_> {
                 0xdd => return self.u32().and_then(|len| self.array(len, level)),
                 0xde => return self.u16().and_then(|len| self.map(len, level)),
                 0xdf => return self.u32().and_then(|len| self.map(len, level)),
-                0xc4..=0xc9 | 0xd4..=0xd8 => return self.extension(byte),
+                0xc4..=0xc9 | 0xd4..=0xd8 => return self.extension(byte, level),
             }
         }
         Ok(())
@@ -611,7 +612,7 @@ impl Decoder<'_> {
 
     /// A binary or an extension: `extend` of msgpack.lua makes the value of its payload.
     #[cold]
-    unsafe fn extension(&mut self, byte: u8) -> Result<()> {
+    unsafe fn extension(&mut self, byte: u8, level: u32) -> Result<()> {
         let is_binary = byte <= 0xc6;
         let len = match byte {
             0xd4..=0xd8 => 1_usize << (byte - 0xd4),
@@ -620,6 +621,10 @@ impl Decoder<'_> {
             _ => self.u32()?,
         };
         let kind = if is_binary { 0 } else { self.u8()? as i8 };
+        // SAFETY: as for this function.
+        if kind == ext::TUPLE && unsafe { self.tuple(len, level)? } {
+            return Ok(());
+        }
         let l = self.l;
         let extend = self.shared.extend_ref;
         let payload = self.take(len)?;
@@ -640,5 +645,51 @@ impl Decoder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A tuple whose payload of `len` bytes begins here: the number of a format, and an array. False where it is anything
+    /// else, or tuples are not known yet: nothing was read then.
+    unsafe fn tuple(&mut self, len: usize, level: u32) -> Result<bool> {
+        let (start, l) = (self.at, self.l);
+        let end = start + len;
+        let mut reader = Reader::at(self.bytes.get(..end).unwrap_or_default(), start);
+        let Ok(number) = reader.read_uint() else { return Ok(false) };
+        let array = reader.position();
+        let is_array = matches!(self.bytes.get(array), Some(0x90..=0x9f | 0xdc | 0xdd)) && array < end;
+        let Some(number) = c_int::try_from(number).ok().filter(|_| is_array) else { return Ok(false) };
+        // SAFETY: room is made first; the two tables stay under the value until its metatable is set.
+        unsafe {
+            if lua_checkstack(l, 8) == 0 {
+                return Err(DecodeError::Memory);
+            }
+            lua_rawgeti_(l, LUA_REGISTRYINDEX, self.shared.tuple_metas_ref);
+            lua_rawgeti_(l, -1, number);
+            if lua_type(l, -1) != LUA_TTABLE {
+                // Without its format a tuple has no names.
+                lua_settop(l, -2);
+                lua_rawgeti_(l, -1, -1);
+            }
+            if lua_type(l, -1) != LUA_TTABLE {
+                lua_settop(l, -3);
+                return Ok(false);
+            }
+            let top = lua_gettop(l);
+            self.at = array;
+            match self.value(level) {
+                Ok(()) if self.at == end => {}
+                Ok(()) | Err(DecodeError::Truncated(_) | DecodeError::IllegalCode(_)) => {
+                    // Broken, or longer or shorter than it says.
+                    lua_settop(l, top - 2);
+                    self.at = start;
+                    return Ok(false);
+                }
+                Err(failure) => return Err(failure),
+            }
+            lua_pushvalue(l, -2);
+            lua_setmetatable(l, -2);
+            lua_replace(l, -3);
+            lua_settop(l, -2);
+        }
+        Ok(true)
     }
 }
