@@ -230,7 +230,7 @@ end
 
 -- What the bars of one plot are: a group a cell of the table, with a bar for each host.
 local function groups_of(t, hosts)
-    local groups, bars, most, least = {}, 0, 0, math.huge
+    local groups, bars, most, least, longest = {}, 0, 0, math.huge, 0
     for _, row in ipairs(t.rows) do
         for _, column in ipairs(t.columns) do
             local group = { label = #t.columns > 1 and ('%s, %s'):format(row, column) or row, most = 0 }
@@ -246,29 +246,32 @@ local function groups_of(t, hosts)
                 group.times = times_as_fast(t, row, column)
                 most, least = math.max(most, group.most), math.min(least, group.most)
                 groups[#groups + 1] = group
+                longest = math.max(longest, #group.label)
             end
         end
     end
-    return groups, bars, most, least
+    return groups, bars, most, least, longest
 end
 
-local LEFT, WIDTH, RIGHT, BAR, GAP, TOP = 300, 400, 160, 15, 9, 62
+local WIDTH, RIGHT, BAR, GAP, TOP = 400, 180, 15, 9, 62
 
 -- Horizontal bars, grouped by cell; false where there is nothing to compare. Values of very different sizes are drawn to a
 -- scale of their own in each group.
 local function write_plot(path, t, hosts)
-    local groups, bars, most, least = groups_of(t, hosts)
-    if bars < 2 or bars > 60 or most <= 0 then return false end
+    local groups, bars, most, least, longest = groups_of(t, hosts)
+    if bars < 2 or bars > 60 or most <= 0 or t.unit == 'calls' then return false end
+    -- Letters are about this wide.
+    local left = math.max(180, math.ceil(longest * 6.6) + 16)
     local own_scale = most > 500 * least
     local file = assert(io.open(path, 'w'))
     local function write(form, ...) file:write(form:format(...), '\n') end
     write('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">',
-        LEFT + WIDTH + RIGHT, TOP + bars * (BAR + 1) + #groups * GAP + 6)
+        left + WIDTH + RIGHT, TOP + bars * (BAR + 1) + #groups * GAP + 6)
     write '<rect width="100%%" height="100%%" fill="white"/>'
     write('<text x="8" y="20" font-size="15" font-weight="bold">%s</text>', escaped(t.name))
     write('<text x="8" y="42" fill="#555">%s; %s is better%s</text>', t.unit, MORE_IS_BETTER[t.unit] and 'longer' or 'shorter',
         own_scale and '; each group has a scale of its own' or '')
-    local x = LEFT + 80
+    local x = math.max(left, 340)
     for _, host in ipairs(#hosts > 1 and hosts or {}) do
         write('<rect x="%d" y="32" width="12" height="12" fill="%s"/><text x="%d" y="42">%s</text>', x, COLOURS[host], x + 17,
             host == 'luajit' and 'luajit + cord' or host)
@@ -277,17 +280,17 @@ local function write_plot(path, t, hosts)
     local y = TOP
     for _, group in ipairs(groups) do
         local middle = y + #group * (BAR + 1) / 2 + 4
-        write('<text x="%d" y="%.1f" text-anchor="end">%s</text>', LEFT - 8, middle, escaped(group.label))
+        write('<text x="%d" y="%.1f" text-anchor="end">%s</text>', left - 8, middle, escaped(group.label))
         local scale = own_scale and group.most or most
         for _, bar in ipairs(group) do
             local width = scale > 0 and bar.value / scale * WIDTH or 0
             write('<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/><text x="%.1f" y="%d">%s</text>',
-                LEFT, y, math.max(1, width), BAR, COLOURS[bar.host], LEFT + width + 6, y + 12, bench.number(bar.value))
+                left, y, math.max(1, width), BAR, COLOURS[bar.host], left + width + 6, y + 12, bench.number(bar.value))
             y = y + BAR + 1
         end
         if group.times then
             write('<text x="%d" y="%.1f" text-anchor="end" font-weight="bold" fill="%s">%s times</text>',
-                LEFT + WIDTH + RIGHT - 8, middle, group.times >= 1 and '#2a7a3a' or '#b03030',
+                left + WIDTH + RIGHT - 8, middle, group.times >= 1 and '#2a7a3a' or '#b03030',
                 group.times > 100 and 'over 100' or ('%.1f'):format(group.times))
         end
         y = y + GAP
@@ -305,6 +308,8 @@ local function machine()
 end
 
 local function write_report(report, name, hosts)
+    -- Plots of tables that are no more.
+    for i = 1, 20 do os.remove(('docs/bench/%s-%d.svg'):format(name, i)) end
     local file = assert(io.open(('docs/bench/%s.md'):format(name), 'w'))
     local title = output(("sed -n '1s/^-- //p' '%s/%s.lua'"):format(here, name))
     file:write(('# %s\n\n%s\n\n'):format(name, title))
