@@ -5,8 +5,10 @@ use super::Body;
 use super::fiber::{Fiber, FiberPtr};
 use crate::sys::pages;
 
-/// Bytes mapped at a time; the system commits them page by page.
-const CHUNK: usize = 64 * 1024;
+/// Bytes mapped at a time, first and later; the system commits them page by page. Few and large: LuaJIT's allocator maps
+/// memory too, and goes through a list of its pieces each time, which grows if ours lie in between.
+const FIRST: usize = 64 * 1024;
+const LATER: usize = 4 * 1024 * 1024;
 
 /// All records of a cord. They do not move.
 pub struct Records<B: Body> {
@@ -15,27 +17,42 @@ pub struct Records<B: Body> {
 }
 
 impl<B: Body> Records<B> {
-    const EACH: usize = CHUNK / size_of::<Fiber<B>>();
+    const IN_FIRST: usize = FIRST / size_of::<Fiber<B>>();
+    const IN_LATER: usize = LATER / size_of::<Fiber<B>>();
 
     /// None yet.
     pub fn new() -> Self {
         Records { chunks: Vec::new(), made: 0 }
     }
 
+    /// Bytes of a chunk.
+    fn bytes(chunk: usize) -> usize {
+        if chunk == 0 { FIRST } else { LATER }
+    }
+
+    /// The chunk of slot `i`, and its place there.
+    fn place(i: usize) -> (usize, usize) {
+        match i.checked_sub(Self::IN_FIRST) {
+            None => (0, i),
+            Some(rest) => (1 + rest / Self::IN_LATER, rest % Self::IN_LATER),
+        }
+    }
+
     /// The record in slot `i`, or null if there are not as many.
     pub fn get(&self, i: usize) -> FiberPtr<B> {
-        match self.chunks.get(i / Self::EACH) {
-            Some(chunk) if i < self.made => chunk.wrapping_add(i % Self::EACH),
+        let (chunk, at) = Self::place(i);
+        match self.chunks.get(chunk) {
+            Some(chunk) if i < self.made => chunk.wrapping_add(at),
             _ => std::ptr::null_mut(),
         }
     }
 
     /// One more, blank.
     pub fn add(&mut self) -> FiberPtr<B> {
-        if self.made == self.chunks.len() * Self::EACH {
-            self.chunks.push(pages::map(CHUNK).cast());
-        }
         let slot = self.made;
+        if Self::place(slot).0 == self.chunks.len() {
+            self.chunks.push(pages::map(Self::bytes(self.chunks.len())).cast());
+        }
         self.made += 1;
         let f = self.get(slot);
         #[allow(clippy::cast_possible_truncation)] // four thousand million records do not fit in memory
@@ -51,9 +68,9 @@ impl<B: Body> Records<B> {
     /// # Safety
     /// No record serves a fiber that anybody waits for or that will run again, and none holds anything to drop.
     pub unsafe fn clear(&mut self) {
-        for chunk in self.chunks.drain(..) {
+        for (i, chunk) in self.chunks.drain(..).enumerate() {
             // SAFETY: the caller's contract; a record of zeros is one that serves nobody.
-            unsafe { pages::clear(chunk.cast(), CHUNK) };
+            unsafe { pages::clear(chunk.cast(), Self::bytes(i)) };
         }
         self.made = 0;
     }
