@@ -13,6 +13,78 @@ local function message_of(fn, ...)
     return tostring(err)
 end
 
+describe('Lua code that runs unasked while a request is made', function()
+    local srv, conn, inner
+    before_each(function()
+        srv = server.listen('127.0.0.1:0', { echo = function(...) return ... end })
+        conn = netbox.connect(srv:address())
+        inner = {}
+    end)
+    after_each(function()
+        conn:close()
+        srv:stop()
+    end)
+
+    local function start_another()
+        local n = -1 - #inner
+        inner[-n] = conn:call('echo', { n }, { is_async = true })
+    end
+
+    local function check_others()
+        for i, future in ipairs(inner) do
+            assert.same({ -i }, future:wait_result(5))
+        end
+    end
+
+    it('and starts another in a finalizer mixes up no replies', function()
+        local stop, mul = collectgarbage('setpause', 100), collectgarbage('setstepmul', 400)
+        local right, wrong = 0, 0
+        for round = 1, 100 do
+            local futures = {}
+            for i = 1, 100 do
+                getmetatable(newproxy(true)).__gc = start_another
+                futures[i] = conn:call('echo', { round * 100 + i }, { is_async = true })
+            end
+            for i = 1, 100 do
+                local result = futures[i]:wait_result(5)
+                if result and result[1] == round * 100 + i then right = right + 1 else wrong = wrong + 1 end
+            end
+            if wrong > 0 then break end
+        end
+        collectgarbage('setpause', stop)
+        collectgarbage('setstepmul', mul)
+        assert.same({ 10000, 0 }, { right, wrong })
+        assert.is_true(#inner > 5000)
+        check_others()
+    end)
+
+    it('and starts another in an on_yield trigger mixes up no replies', function()
+        local results = {}
+        local f = fiber.new(function()
+            fiber.self():on_yield(start_another)
+            for i = 1, 50 do results[i] = conn:call('echo', { i }, { timeout = 5 }) end
+            fiber.self():on_yield(nil, start_another)
+        end)
+        f:set_joinable(true)
+        assert.is_true((f:join()))
+        for i = 1, 50 do assert.equal(i, results[i]) end
+        assert.equal(50, #inner)
+        check_others()
+    end)
+
+    it('and settles the future that is waited for ends the wait', function()
+        local result, message
+        local f = fiber.new(function()
+            local future = conn:call('echo', { 1 }, { is_async = true })
+            fiber.self():on_yield(function() future:discard() end)
+            result, message = future:wait_result()
+        end)
+        f:set_joinable(true)
+        assert.is_true((f:join(5)))
+        assert.same({ nil, 'Response is discarded' }, { result, tostring(message) })
+    end)
+end)
+
 describe('an argument whose __serialize function', function()
     local srv, conn
     before_each(function()

@@ -147,26 +147,25 @@ unsafe fn encode_slow(l: *mut lua_State, idx: c_int, out: *mut Vec<u8>, failure:
 #[cold]
 pub unsafe fn encode_ahead(s: *mut State, l: *mut lua_State, idx: c_int, with_formats: bool) {
     // SAFETY: the caller's contract; the strings stay on the stack while their bytes are copied. Failures are caught and
-    // raised once nothing with a destructor is left; only an error for want of memory would leak the list.
+    // raised once nothing with a destructor is left; only an error for want of memory, or of a finalizer, would leak the lists.
     unsafe {
         luaL_checkstack_(l, 16, c"encoding".as_ptr());
         let (top, kind) = (lua_gettop(l), lua_type(l, idx));
         let formats: *mut Formats = if with_formats { Box::into_raw(Box::default()) } else { std::ptr::null_mut() };
         let made = msgpack::encode_to_string_with(l, idx, (*s).netbox.codec, formats);
+        // Nobody else's, as the string is made: a finalizer that runs then may encode, too.
+        let packed: *mut Vec<u8> = Box::into_raw(Box::default());
         if with_formats {
             let list = Box::from_raw(formats);
-            let mut packed = Vec::new();
-            list.write(&mut packed);
-            drop(list);
-            (*s).netbox.bytes = packed;
-        } else {
-            (&mut (*s).netbox.bytes).clear();
+            list.write(&mut *packed);
         }
         if let Err(failure) = made {
+            drop(Box::from_raw(packed));
             msgpack::push_encode_error(l, failure);
             lua_error(l);
         }
-        lua_pushlstring_(l, (*s).netbox.bytes.as_ptr().cast(), (*s).netbox.bytes.len());
+        lua_pushlstring_(l, (&*packed).as_ptr().cast(), (&*packed).len());
+        drop(Box::from_raw(packed));
         let (mut len, mut formats_len) = (0, 0);
         let bytes: *const u8 = lua_tolstring(l, top + 1, &raw mut len).cast();
         let packed: *const u8 = lua_tolstring(l, top + 2, &raw mut formats_len).cast();

@@ -31,8 +31,9 @@ enum Is {
     Failed,
 }
 
+/// What the userdata of a future holds.
 #[repr(C)]
-struct Future {
+pub struct Future {
     kind: *const u8,
     /// Where its request is, while pending.
     conn: *mut Conn,
@@ -82,24 +83,14 @@ macro_rules! future {
     }};
 }
 
-/// Makes the future of a request that was encoded, registers it and commits the request. Returns true and the future;
-/// the connection's table is at `at`.
+/// Pushes true and the future of a request, for which a collection may run finalizers; the connection's table is at `at`.
 ///
 /// # Safety
 /// Called at the end of a request function.
 #[inline(always)]
-pub unsafe fn register(
-    s: *mut State,
-    l: *mut lua_State,
-    conn: *mut Conn,
-    sync: u64,
-    how: How,
-    reference: c_int,
-    at: c_int,
-) -> c_int {
-    // SAFETY: the caller's contract; whatever may raise comes before the request is registered.
+pub unsafe fn make(l: *mut lua_State, conn: *mut Conn, sync: u64, at: c_int) -> *mut Future {
+    // SAFETY: the caller's contract.
     unsafe {
-        let place = take_place(&mut (*s).netbox.places);
         lua_pushboolean(l, 1);
         let future: *mut Future = lua_newuserdata(l, size_of::<Future>()).cast();
         future.write(Future {
@@ -116,9 +107,29 @@ pub unsafe fn register(
         lua_setmetatable(l, -2);
         lua_pushvalue(l, at);
         lua_setfenv(l, -2);
+        future
+    }
+}
+
+/// Registers the future at the top of the stack, made just now, and commits its request. Returns true and the future.
+///
+/// # Safety
+/// As for [`make`]; the request is encoded, and nothing ran since then.
+#[inline(always)]
+pub unsafe fn register(
+    s: *mut State,
+    l: *mut lua_State,
+    conn: *mut Conn,
+    future: *mut Future,
+    how: How,
+    reference: c_int,
+) -> c_int {
+    // SAFETY: the caller's contract; whatever may raise comes before the request is registered, and runs no Lua code.
+    unsafe {
+        let place = take_place(&mut (*s).netbox.places);
         lua_pushvalue(l, -1);
         lua_rawseti_(l, FUTURES, place as c_int);
-        (&mut (*conn).slab).insert(sync, std::ptr::null_mut(), place, how, reference);
+        (&mut (*conn).slab).insert((*future).sync, std::ptr::null_mut(), place, how, reference);
         transport::commit(s, conn);
         2
     }
@@ -380,6 +391,11 @@ unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
             Err(text) => return fail_with(l, text),
         };
         before_wait(s, l);
+        // A trigger may have settled it.
+        if (*future).is != Is::Pending {
+            lua_pushboolean(l, 1);
+            return 1 + push_outcome(l, future, 1);
+        }
         let f = (*s).cord.current;
         (*f).wait = Wait::Cond;
         WaitList::link(&raw mut (*future).waiters, f, false);

@@ -728,21 +728,21 @@ unsafe extern "C-unwind" fn l_take(l: *mut lua_State) -> c_int {
 
 /// `encode(value)`: its bytes.
 unsafe extern "C-unwind" fn l_encode(l: *mut lua_State) -> c_int {
-    // SAFETY: called by netbox.lua. The buffer belongs to the state, so a raise loses nothing.
+    // SAFETY: called by netbox.lua. The buffer is nobody else's, since a finalizer may run while its string is made; what
+    // raises leaks it or, usually, leaves it with the state.
     unsafe {
         let s = state::current(l);
         lua_settop(l, 1);
-        let mut out = std::mem::take(&mut (*s).netbox.bytes);
-        out.clear();
-        (*s).netbox.bytes = out;
         let none = std::ptr::null_mut();
+        (&mut (*s).netbox.bytes).clear();
         if codec::encode(s, l, 1, &raw mut (*s).netbox.bytes, none) == codec::Encoded::NeedsLua {
             codec::encode_ahead(s, l, 1, false);
             (&mut (*s).netbox.bytes).clear();
             codec::encode(s, l, 1, &raw mut (*s).netbox.bytes, none);
         }
-        let bytes = &(*s).netbox.bytes;
-        lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len());
+        let bytes = Box::into_raw(Box::new(std::mem::take(&mut (*s).netbox.bytes)));
+        lua_pushlstring_(l, (&*bytes).as_ptr().cast(), (&*bytes).len());
+        (*s).netbox.bytes = *Box::from_raw(bytes);
     }
     1
 }

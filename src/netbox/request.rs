@@ -11,6 +11,7 @@ use crate::lua::fiber::{Way, arm_deadline, before_wait, fail_with, wait, way};
 use crate::lua::msgpack::args::Args;
 use crate::lua::msgpack::{self, Formats};
 use crate::lua::state::{self, State};
+use crate::lua::trace::end_recording;
 use crate::sys::luajit::{Entry as Function, LUA_TCDATA};
 use mlua::ffi::*;
 use std::ffi::c_int;
@@ -202,6 +203,18 @@ struct Manner {
     timed: bool,
     /// Where the connection's table is, for a future.
     table: c_int,
+    begun: u32,
+    committed: usize,
+}
+
+impl Manner {
+    /// Whether the encoded request still stands where it was encoded: Lua code that ran since then, a finalizer or a trigger,
+    /// may have used the connection.
+    #[inline(always)]
+    unsafe fn stands(&self, conn: *const Conn) -> bool {
+        // SAFETY: the connection is live.
+        unsafe { (*conn).begun == self.begun && (*conn).committed == self.committed && (*conn).fd >= 0 }
+    }
 }
 
 /// Bit of the manner: the worker's own request, which is sent in any state.
@@ -260,7 +273,9 @@ unsafe fn open(
         };
         let committed = (*conn).committed;
         (&mut (*conn).out).truncate(committed);
-        let manner = Manner { at, sync, way: how, code, pushes, timed: args.is_number(at), table };
+        (*conn).begun = (*conn).begun.wrapping_add(1);
+        let begun = (*conn).begun;
+        let manner = Manner { at, sync, way: how, code, pushes, timed: args.is_number(at), table, begun, committed };
         Ok((manner, encode::begin_request(&mut (*conn).out, kind, sync, stream)))
     }
 }
@@ -304,29 +319,49 @@ unsafe fn string_at<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
     }
 }
 
-/// Ends the packet, registers whoever waits, and waits.
+/// Ends the packet, registers whoever waits, and waits. Nothing if the request is to be made anew, because a finalizer or an
+/// on_yield trigger used the connection; `told`: those triggers have run.
 #[inline(always)]
-unsafe fn close(s: *mut State, l: *mut lua_State, conn: *mut Conn, manner: Manner, mark: encode::Mark) -> c_int {
+unsafe fn close(
+    s: *mut State,
+    l: *mut lua_State,
+    conn: *mut Conn,
+    manner: Manner,
+    mark: encode::Mark,
+    told: &mut bool,
+) -> Option<c_int> {
     // SAFETY: as for `open`.
     unsafe {
-        let Manner { at, sync, way, code, pushes, timed, table } = manner;
         encode::finish(&mut (*conn).out, mark);
-        let how = How::of((code & 7).into());
+        let how = How::of((manner.code & 7).into());
         #[allow(clippy::cast_possible_wrap)]
-        let reference = (code >> 3 & 0xff_ffff) as c_int;
-        let Some(way) = way else {
-            return super::future::register(s, l, conn, sync, how, reference, table);
+        let reference = (manner.code >> 3 & 0xff_ffff) as c_int;
+        let Some(way) = manner.way else {
+            let future = super::future::make(l, conn, manner.sync, manner.table);
+            if !manner.stands(conn) {
+                lua_settop(l, -3);
+                return None;
+            }
+            return Some(super::future::register(s, l, conn, future, how, reference));
         };
-        before_wait(s, l);
+        if *told {
+            end_recording(s);
+        } else {
+            before_wait(s, l);
+            *told = true;
+        }
+        if !manner.stands(conn) {
+            return None;
+        }
         let f = (*s).cord.current;
-        (&mut (*conn).slab).insert(sync, f, pushes, how, reference);
+        (&mut (*conn).slab).insert(manner.sync, f, manner.pushes, how, reference);
         transport::commit(s, conn);
         (*f).wait = Wait::Request;
-        (*f).data.ticket = sync;
-        if timed {
-            set_deadline(s, l, conn, at);
+        (*f).data.ticket = manner.sync;
+        if manner.timed {
+            set_deadline(s, l, conn, manner.at);
         }
-        wait(s, l, way, 0)
+        Some(wait(s, l, way, 0))
     }
 }
 
@@ -437,7 +472,7 @@ impl Making {
 }
 
 /// Makes a request with a body and sends it; `at` is where the arguments of all request functions begin, see [`Manner`]. The
-/// body is written anew when Lua code had to run for an argument.
+/// body is written anew when Lua code had to run for an argument, or ran unasked and used the connection.
 #[inline(always)]
 unsafe fn request(l: *mut lua_State, kind: u32, at: c_int, body: impl Fn(Making) -> Result<(), Put>) -> c_int {
     // SAFETY: called by Lua through the functions below; nothing with a destructor is in this frame.
@@ -445,10 +480,15 @@ unsafe fn request(l: *mut lua_State, kind: u32, at: c_int, body: impl Fn(Making)
         let s = state::current(l);
         let args = Args::new(l, (*s).netbox.codec);
         let conn = conn!(l, args);
+        let mut told = false;
         loop {
             let (manner, mark) = open!(s, l, args, conn, kind, at);
             match body(Making { s, l, args, conn }) {
-                Ok(()) => return close(s, l, conn, manner, mark),
+                Ok(()) => {
+                    if let Some(n) = close(s, l, conn, manner, mark, &mut told) {
+                        return n;
+                    }
+                }
                 Err(Put::Again) => {}
                 Err(Put::NotArray) => return not_array(s, l),
             }

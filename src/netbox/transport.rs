@@ -146,6 +146,9 @@ pub struct Conn {
     pub tuple_args: bool,
     /// How long the packet is whose beginning has arrived.
     pub need: usize,
+    /// Requests begun, whatever became of them: whoever runs Lua code while one is in the making sees whether another came
+    /// in between.
+    pub begun: u32,
     /// The addresses of the metatables among its anchors, by their numbers.
     metas: Vec<*const c_void>,
 }
@@ -193,6 +196,7 @@ impl Conn {
                 queue: VecDeque::new(),
                 tuple_args: false,
                 need: 0,
+                begun: 0,
                 metas: Vec::new(),
             }));
             if let Some(place) = netbox.conns.get_mut(slot) {

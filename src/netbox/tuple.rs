@@ -50,22 +50,22 @@ unsafe fn bytes_at<'a>(l: *mut lua_State, idx: c_int) -> &'a [u8] {
 
 /// `change(tuple, operations, format, upsert)`, all packed: true and the tuple; or an error's code, text and class.
 unsafe extern "C-unwind" fn l_change(l: *mut lua_State) -> c_int {
-    // SAFETY: called by tuple.lua. The bytes are the state's before anything may raise.
+    // SAFETY: called by tuple.lua. The bytes are nobody else's, since a finalizer may run while their string is made; what
+    // raises then leaks them, which is all it does.
     unsafe {
-        let s = state::current(l);
         let (tuple, operations, format) = (bytes_at(l, 1), bytes_at(l, 2), bytes_at(l, 3));
         let (code, class, bytes) = match engine::change(tuple, operations, names(format), lua_toboolean(l, 4) != 0) {
             Ok(changed) => (0, "", changed),
             Err(error) => (error.code, error.kind, error.message.into_bytes()),
         };
-        (*s).netbox.bytes = bytes;
+        let bytes = Box::into_raw(Box::new(bytes));
         if class.is_empty() {
             lua_pushboolean(l, 1);
         } else {
             lua_pushnumber(l, f64::from(code));
         }
-        let bytes = &(*s).netbox.bytes;
-        lua_pushlstring_(l, bytes.as_ptr().cast(), bytes.len());
+        lua_pushlstring_(l, (&*bytes).as_ptr().cast(), (&*bytes).len());
+        drop(Box::from_raw(bytes));
         lua_pushlstring_(l, class.as_ptr().cast(), class.len());
     }
     3
