@@ -185,6 +185,30 @@ describe('and a newer server', function()
         assert.equal(8, s:select({}, { after = { 7, 'name 7' }, limit = 1 })[1].id)
     end)
 
+    it('keeps objects of spaces through reconnects, and makes whole what was there before the schema', function()
+        local address = srv:address()
+        local other = net.connect(address, { reconnect_after = 0.01, wait_connected = false })
+        assert.is_true(other:wait_state({ auth = true, fetch_schema = true, active = true }, 5))
+        local early, by_id = other.space.test, other.space[512]
+        assert.is_true(other:wait_connected(5))
+        assert.equal(early, other.space.test)
+        assert.equal(early, other.space[512])
+        assert.equal('name 1', early:get(1).name)
+        assert.equal('name 1', by_id:get(1).name)
+        assert.equal('name 1', by_id.index.pk:get(1).name)
+        srv:stop('hard')
+        assert.is_true(other:wait_state('error_reconnect', 5))
+        assert.equal(early, other.space.test)
+        srv = server.listen(address, {})
+        local space = srv:create_space('test', { id = 512, format = { { 'id', 'unsigned' }, { 'title', 'string' } } })
+        space:create_index('pk')
+        space:replace { 1, 'title 1' }
+        assert.is_true(other:wait_connected(5))
+        assert.equal(early, other.space.test)
+        assert.equal('title 1', early:get(1).title)
+        other:close()
+    end)
+
     it('knows spaces by name without a schema', function()
         local plain = net.connect((srv:address()), { fetch_schema = false })
         assert.equal('name 3', plain.space.test:get(3)[2])
@@ -272,6 +296,37 @@ describe('and tuples that bring their formats', function()
         assert.equal(6, c.space[512]:select(5)[1].title)
         assert.equal(5, (c:call('f')).id)
         assert.equal(6, c:call('f', {}, { is_async = true }):wait_result(5)[1].title)
+        c:close()
+        f:stop()
+    end)
+
+    it('keeps them with raw objects, which are decoded later', function()
+        local f = helpers.fake_server [[ local peer = ... peer:greeting { version = '3.2.0' }
+            local pack = peer.pack
+            local r = peer:read_request()
+            peer:send(peer:frame(r.sync, pack.map { { 0x54, pack.uint(10) }, { 0x55, pack.array { '\7', '\8' } } }))
+            local field = function(name) return '\129' .. pack.str('name') .. pack.str(name) end
+            local number = 0
+            while true do
+                r = peer:read_request()
+                if not r then return end
+                number = number + 1
+                peer:send(peer:frame(r.sync, '\130\48\145\199\4\7\7\146\5\6\96\129\7'
+                    .. pack.array { field('a' .. number), field('b' .. number) }))
+            end ]]
+        local c = net.connect(f.uri, { fetch_schema = false })
+        local first = c:call('f', {}, { return_raw = true })
+        local second = c.space[512]:get(1, { return_raw = true })
+        local third = c:call('f', {}, { return_raw = true, is_async = true }):wait_result(5)
+        assert.equal(6, c:call('f').b4)
+        for _ = 1, 2 do
+            assert.equal(6, first:decode()[1].b1)
+            assert.equal(6, second:decode().b2)
+            assert.equal(6, third:iterator():decode()[1].b3)
+            local iterator = first:iterator()
+            iterator:decode_array_header()
+            assert.equal(5, iterator:take():decode().a1)
+        end
         c:close()
         f:stop()
     end)

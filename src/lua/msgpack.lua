@@ -370,10 +370,19 @@ local OBJECT, ITERATOR = newproxy(true), newproxy(true)
 local object_methods, iterator_methods = {}, {}
 local iterators = setmetatable({}, { __mode = 'k' })
 
-local function new_object(codec, data)
+-- `formats`: those of the tuples in a reply's data, packed, or nil.
+local function new_object(codec, data, formats)
     local object = newproxy(OBJECT)
-    objects[object] = { data = data, codec = codec }
+    objects[object] = { data = data, codec = codec, formats = formats }
     return object
+end
+
+-- The value at a position of a record's data: value, position, error.
+local function value_at(record, position)
+    if record.formats ~= nil then
+        load('cord.netbox.tuple')._set_formats(record.formats)
+    end
+    return native.decode(record.codec, record.data, position)
 end
 
 local function check_object(object, level)
@@ -387,7 +396,7 @@ end
 
 function object_methods.decode(object)
     local record = check_object(object)
-    local value, position, err = native.decode(record.codec, record.data, 1)
+    local value, position, err = value_at(record, 1)
     if position == nil then
         fail(err)
     end
@@ -397,7 +406,7 @@ end
 function object_methods.iterator(object)
     local record = check_object(object)
     local iterator = newproxy(ITERATOR)
-    iterators[iterator] = { data = record.data, codec = record.codec, position = 1 }
+    iterators[iterator] = { data = record.data, codec = record.codec, formats = record.formats, position = 1 }
     return iterator
 end
 
@@ -412,7 +421,7 @@ function object_methods.get(object, key)
         error('not an array or map', 2)
     end
     if record.decoded == nil then
-        local value, position, err = native.decode(record.codec, record.data, 1)
+        local value, position, err = value_at(record, 1)
         if position == nil then
             fail(err)
         end
@@ -457,7 +466,7 @@ end
 function iterator_methods.decode(iterator)
     local record = check_iterator(iterator)
     check_not_ended(record)
-    local value, position, err = native.decode(record.codec, record.data, record.position)
+    local value, position, err = value_at(record, record.position)
     if position == nil then
         fail(err)
     end
@@ -476,7 +485,7 @@ function iterator_methods.take(iterator)
     check_not_ended(record)
     local start = record.position
     record.position = native.skip(record.data, start)
-    return new_object(record.codec, record.data:sub(start, record.position - 1))
+    return new_object(record.codec, record.data:sub(start, record.position - 1), record.formats)
 end
 
 local function array_header(count)
@@ -507,7 +516,7 @@ function iterator_methods.take_array(...)
     end
     local items = record.data:sub(record.position, position - 1)
     record.position = position
-    return new_object(record.codec, array_header(count) .. items)
+    return new_object(record.codec, array_header(count) .. items, record.formats)
 end
 
 local function iterator_header(is_map)
@@ -724,9 +733,9 @@ msgpack.ext = ext
 -- reports, and true on again where it was proved possible. See direct.rs.
 ext.layout = native.layout
 
--- For the library's own code: an object of bytes that are known to be one value.
-function ext.object(data)
-    return new_object(default_codec, data)
+-- For the library's own code: an object of bytes that are known to be one value, and of the formats of its tuples.
+function ext.object(data, formats)
+    return new_object(default_codec, data, formats)
 end
 
 -- ---------------------------------------------------------------- errors, the extension type 3

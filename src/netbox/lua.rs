@@ -10,6 +10,7 @@ use crate::fiber::wait::WaitList;
 use crate::iproto::auth;
 use crate::iproto::constants::GREETING_SIZE;
 use crate::iproto::greeting::{self, SALT_USED};
+use crate::iproto::mp::Reader;
 use crate::lua::fiber::{arm_deadline, before_wait, fail_with, wait, way};
 use crate::lua::msgpack::args::Args;
 use crate::lua::socket::dial;
@@ -55,6 +56,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"is_worker", l_is_worker),
     (c"encode", l_encode),
     (c"decode", l_decode),
+    (c"locate", l_locate),
     (c"read", l_read),
     (c"rewait", request::l_rewait),
     (c"forget", request::l_forget),
@@ -762,6 +764,47 @@ unsafe extern "C-unwind" fn l_decode(l: *mut lua_State) -> c_int {
         lua_pushnumber(l, (next + 1) as f64);
     }
     2
+}
+
+/// `locate(body, key)`: where the value of that key in a map begins (from 1), and where what follows it does; nothing if the
+/// key is not there; false if the body is no map of numbers.
+unsafe extern "C-unwind" fn l_locate(l: *mut lua_State) -> c_int {
+    // SAFETY: called by netbox.lua; the string stays on the stack.
+    #[allow(clippy::cast_precision_loss)]
+    unsafe {
+        let mut len = 0;
+        let at = luaL_checklstring(l, 1, &raw mut len);
+        let bytes = std::slice::from_raw_parts(at.cast::<u8>(), len);
+        match locate(bytes, lua_tonumber(l, 2)) {
+            Ok(Some((from, to))) => {
+                lua_pushnumber(l, (from + 1) as f64);
+                lua_pushnumber(l, (to + 1) as f64);
+                2
+            }
+            Ok(None) => 0,
+            Err(codec::Broken) => {
+                lua_pushboolean(l, 0);
+                1
+            }
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss, clippy::float_cmp)] // keys are small numbers
+fn locate(body: &[u8], key: f64) -> Result<Option<(usize, usize)>, codec::Broken> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let mut reader = Reader::new(body);
+    for _ in 0..reader.read_map().map_err(|_| codec::Broken)? {
+        let name = reader.read_uint().map_err(|_| codec::Broken)?;
+        let from = reader.position();
+        reader.skip().map_err(|_| codec::Broken)?;
+        if name as f64 == key {
+            return Ok(Some((from, reader.position())));
+        }
+    }
+    Ok(None)
 }
 
 /// `read(conn, body, shape, reference * 8)`: the result in a reply's body that was kept whole; of a call, all its values in a

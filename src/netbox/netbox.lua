@@ -93,6 +93,8 @@ local ACTIVE = { active = true }
 -- ---------------------------------------------------------------- requests
 
 local slow
+-- Op -> {shape, position of the reference}.
+local ABOUT = {}
 local IN_TRIGGER = 'Synchronous requests are not allowed in net.box trigger'
 
 -- The results of a request, or what has to be done before there are any.
@@ -129,6 +131,25 @@ local function stale(conn, deadline, ...)
     return ...
 end
 
+-- The arguments of a request that has waited for the connection: meanwhile its space may have got another format.
+local function refreshed(op, conn, a, b, c, d, e)
+    local about = ABOUT[op]
+    local space = about and about[2] < 6 and conn.space and conn.space[a]
+    local reference = space and space._reference
+    if reference == nil then
+        return b, c, d, e
+    elseif about[2] == 3 then
+        return b, reference, d, e
+    elseif about[2] == 4 then
+        return b, c, reference, e
+    end
+    return b, c, d, reference
+end
+
+local function again(op, conn, deadline, a, b, c, d, e)
+    return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
+end
+
 function slow(op, conn, a, b, c, d, e, deadline, code, ...)
     if code == true then
         return ...
@@ -155,7 +176,7 @@ function slow(op, conn, a, b, c, d, e, deadline, code, ...)
         elseif not active then
             return raise(not_established(conn))
         end
-        return slow(op, conn, a, b, c, d, e, deadline, op(conn, deadline, a, b, c, d, e))
+        return again(op, conn, deadline, a, refreshed(op, conn, a, b, c, d, e))
     elseif type(code) == 'number' then
         raw.forget(conn._raw)
         return fail(code)
@@ -258,9 +279,6 @@ local function launched(conn, ok, future)
     end
     return fail(ok)
 end
-
--- Op -> {shape, position of the reference}.
-local ABOUT = {}
 
 local function deadline_of(opts)
     local timeout = opts.timeout and tonumber(opts.timeout)
@@ -1144,6 +1162,8 @@ for number, name in pairs(FEATURES) do
     FEATURE_NUMBERS[name] = number
 end
 
+local SPACE_AND_INDEX_NAMES = FEATURE_NUMBERS.space_and_index_names
+
 function core.version_id(major, minor, patch)
     return bit.bor(bit.lshift(major, 16), bit.lshift(minor, 8), patch)
 end
@@ -1231,21 +1251,19 @@ local function lazy_index(space, key)
     return index
 end
 
-function core.lazy_spaces(conn, rc, p)
-    assert(rc and p)
-    local names = p.features[5]
+function core.lazy_spaces(conn, p)
     local weak = setmetatable({ conn }, { __mode = 'v' })
     conn.space = setmetatable({}, {
         __index = function(spaces, key)
             local kind = type(key)
-            if weak[1] == nil or (kind ~= 'number' and not (kind == 'string' and names)) then
+            if weak[1] == nil or (kind ~= 'number' and not (kind == 'string' and p.features[SPACE_AND_INDEX_NAMES])) then
                 return nil
             end
             local space = { connection = weak[1], _id_or_name = key, _reference = 16 }
             space[kind == 'number' and 'id' or 'name'] = key
             space.index = setmetatable({}, {
                 __index = function(_, id)
-                    if type(id) == 'number' or (type(id) == 'string' and names) then
+                    if type(id) == 'number' or (type(id) == 'string' and p.features[SPACE_AND_INDEX_NAMES]) then
                         return lazy_index(space, id)
                     end
                 end,
@@ -1378,7 +1396,6 @@ local function parameters(parts, opts)
         reconnect_after = reconnect and reconnect > 0 and reconnect or nil,
         connect_timeout = tonumber(opts.connect_timeout or 10),
         fetch_schema = opts.fetch_schema ~= false,
-        keep_spaces = opts.fetch_schema == true,
         required_version = opts.required_protocol_version,
         required_features = opts.required_protocol_features,
         references = {},

@@ -11,7 +11,7 @@ local char, sub = string.char, string.sub
 
 local INVALID_MSGPACK, UNSUPPORTED, ITERATOR_POSITION = 20, 5, 247
 local NOTHING, VALUES, TUPLE, TRUE, BODY = 0, 1, 3, 4, 5
-local KEY_DATA, KEY_POSITION = 0x30, 0x35
+local KEY_DATA, KEY_POSITION, KEY_FORMATS = 0x30, 0x35, 0x60
 
 return function(core)
     local raw = core.raw
@@ -21,22 +21,13 @@ return function(core)
         return E.client(INVALID_MSGPACK, 'Invalid MsgPack - packet body')
     end
 
-    -- Where the value of a key in a packed map with small keys begins and ends; nil if it is not there.
+    -- Where the value of a key in a reply's body begins and ends; nil if it is not there.
     local function locate(body, key)
-        if #body == 0 then
-            return nil
+        local from, to = raw.locate(body, key)
+        if from == false then
+            return error(broken(), 0)
         end
-        local count, at = msgpack.decode_map_header(ffi.cast('const char *', body), #body)
-        at = at - ffi.cast('const char *', body) + 1
-        for _ = 1, count do
-            local name
-            name, at = msgpack.decode(body, at)
-            local _, after = msgpack.decode(body, at)
-            if name == key then
-                return at, after
-            end
-            at = after
-        end
+        return from, to
     end
     options.locate = locate
 
@@ -63,17 +54,17 @@ return function(core)
         if shape == NOTHING or shape == TRUE then
             return nil
         end
+        local from, to = locate(body, KEY_FORMATS)
+        local formats = from and to - from > 1 and sub(body, from, to - 1) or nil
         local data = packed_data(body)
         if shape ~= TUPLE then
-            return msgpack.object_from_raw(data)
+            return msgpack.ext.object(data, formats)
         end
-        local count, at = msgpack.decode_array_header(ffi.cast('const char *', data), #data)
-        if count == 0 then
+        local iterator = msgpack.ext.object(data, formats):iterator()
+        if iterator:decode_array_header() == 0 then
             return nil
         end
-        at = at - ffi.cast('const char *', data) + 1
-        local _, after = msgpack.decode(data, at)
-        return msgpack.object_from_raw(sub(data, at, after - 1))
+        return iterator:take()
     end
 
     local function position_of(body)

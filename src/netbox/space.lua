@@ -3,7 +3,7 @@ local _, load = ...
 
 local tuples = load('cord.netbox.tuple')
 
-local type, setmetatable, pairs, ipairs, tostring = type, setmetatable, pairs, ipairs, tostring
+local type, setmetatable, rawget, pairs, ipairs, tostring = type, setmetatable, rawget, pairs, ipairs, tostring
 
 -- ---------------------------------------------------------------- rows into objects
 
@@ -118,11 +118,16 @@ return function(core, conn, rc, p, rows)
     for _, row in ipairs(rows[341] or {}) do
         sequences[row[1]] = row
     end
-    local by_key = {}
+    local by_key, lazy, others = {}, conn._spaces == nil and conn.space or {}, {}
     for _, row in ipairs(rows[281]) do
-        local space = space_of(core, conn, rc, p, row, old[row[1]])
+        -- Objects somebody got before the schema was there become whole: by name, and another one by id.
+        local by_name, by_id = rawget(lazy, row[3]), rawget(lazy, row[1])
+        local space = space_of(core, conn, rc, p, row, old[row[1]] or by_name or by_id)
         spaces[space.id] = space
         by_key[space.id], by_key[space.name] = space, space
+        if by_id ~= nil and by_id ~= space then
+            others[space] = space_of(core, conn, rc, p, row, by_id)
+        end
     end
     for _, row in ipairs(rows[289]) do
         local space = spaces[row[1]]
@@ -130,6 +135,9 @@ return function(core, conn, rc, p, rows)
             local index = setmetatable(index_of(space, row, collations, sequences), core.index_mt)
             space.index[index.id], space.index[index.name] = index, index
         end
+    end
+    for space, other in pairs(others) do
+        other.index = space.index
     end
     conn._spaces = spaces
     conn.space = by_key

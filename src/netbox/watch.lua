@@ -76,7 +76,7 @@ return function(core, methods)
         if topic == nil then
             return
         end
-        topic.value, topic.version, topic.unseen = event[KEY_DATA], topic.version + 1, true
+        topic.value, topic.version, topic.unseen, topic.epoch = event[KEY_DATA], topic.version + 1, true, conn._epoch
         for watcher in pairs(topic.watchers) do
             schedule(conn, topic, watcher)
         end
@@ -173,12 +173,17 @@ return function(core, methods)
         local weak = setmetatable({ conn }, { __mode = 'v' })
         add(conn, 'box.shutdown', function(_, value)
             local target = weak[1]
-            if value ~= true or target == nil then
+            local topic = target and target._watchers['box.shutdown']
+            -- The end of a connection that has been replaced since is none of the new one.
+            if value ~= true or topic == nil or topic.epoch ~= target._epoch then
                 return
             end
             local ok, err = core.run_triggers(target, '_on_shutdown')
             if not ok then
                 log.error('%s', tostring(err))
+            end
+            if topic.epoch ~= target._epoch then
+                return
             end
             p.shutdown = true
             raw.alert(target._raw, QUEUED)

@@ -384,13 +384,15 @@ return function(core)
             return
         end
         conn.fd = raw.numbers(rc)
+        conn._epoch = (conn._epoch or 0) + 1
         conn.protocol = 'Binary'
         conn.peer_uuid = p.uuid
         conn.peer_version_id = p.version_id
         conn.peer_protocol_version = p.protocol_version
         conn.peer_protocol_features = core.feature_table(p)
-        if not p.keep_spaces or conn.space == nil then
-            core.lazy_spaces(conn, rc, p)
+        -- Those of the last connection, if there was one, stay until the schema is there, and so do the objects.
+        if conn.space == nil then
+            core.lazy_spaces(conn, p)
         end
     end
 
@@ -557,7 +559,16 @@ return function(core)
         end
     end
 
+    -- What has arrived besides replies counts, though the stream has ended: pushes of requests that were answered.
+    local function take_rest(rc, box)
+        local conn = box[1]
+        if conn ~= nil and select(5, raw.numbers(rc)) > 0 then
+            core.handle_queue(conn, raw.take(rc))
+        end
+    end
+
     local function fail_connection(p, rc, box, err)
+        take_rest(rc, box)
         remember(box, err)
         raw.phase(rc, 0)
         raw.close(rc)
@@ -571,6 +582,7 @@ return function(core)
     end
 
     local function finish(p, rc, box)
+        take_rest(rc, box)
         local err = no_connection('Connection closed')
         remember(box, err)
         raw.phase(rc, 0)
