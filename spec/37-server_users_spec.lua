@@ -1,5 +1,6 @@
 -- Users and grants: what each may do and see, with Tarantool's texts, over net.box.
 local helpers = require 'spec.helpers'
+local client = require 'spec.server_helpers'
 local fiber = require 'cord.fiber'
 local netbox = require 'cord.netbox'
 local server = require 'cord.server'
@@ -129,6 +130,56 @@ describe('A user of a server', function()
         assert.equal("Execute access to function 'echo' is denied for user 'app'", refusal(app.call, app, 'echo')[3])
         srv:func('byref'):drop()
         assert.same({}, rows(admin, '_vfunc'))
+    end)
+
+    it('is refused by an on_auth trigger that raises, and no request overtakes the triggers', function()
+        local order = {}
+        srv.functions.who = function()
+            order[#order + 1] = 'call'
+            return server.session().user, server.session().storage.seen
+        end
+        srv:user('app', { password = 'p', grants = { execute = true } })
+        local trigger = srv:on_auth(function(session, user, fine)
+            order[#order + 1] = user .. ' ' .. tostring(fine) .. ' ' .. tostring(session.user)
+            fiber.sleep(0.01)
+            session.storage.seen = user
+            if user == 'reader' then error('not today', 0) end
+        end)
+        local raw = client.connect(srv:address())
+        raw:request(7, client.auth(raw, 'app', 'p'))
+        raw:request(10, { [0x22] = 'who', [0x21] = {} })
+        local first, second = raw:response(), select(2, raw:response())
+        assert.equal(0, first[0])
+        assert.same({ 'app', 'app' }, second[0x30])
+        assert.same({ 'app true app', 'call' }, order)
+        -- The client stays who it was.
+        local _, refused = raw:ask(7, client.auth(raw, 'reader', 'r'))
+        assert.equal('not today', refused[0x31])
+        assert.same({ 'app', 'reader' }, select(2, raw:call 'who')[0x30])
+        assert.equal(47, (raw:ask(7, client.auth(raw, 'reader', 'wrong')))[0] % 0x8000)
+        assert.equal('reader false app', order[#order])
+        raw:close()
+        srv:on_auth(nil, trigger)
+        connect('reader', 'r')
+    end)
+
+    it('has one session for triggers and handlers', function()
+        local seen = {}
+        srv:on_connect(function(session) session.storage.n = session.id end)
+        srv:on_disconnect(function(session) seen[#seen + 1] = { session.id, session.storage.n, session.storage.called } end)
+        srv.functions.called = function()
+            server.session().storage.called = true
+            return server.session().storage.n
+        end
+        srv:user('app', { password = 'p', grants = { execute = true } })
+        local one, two = connect('app', 'p'), connect('app', 'p')
+        local id = one:call 'called'
+        one:close()
+        two:close()
+        local deadline = helpers.now() + 5
+        while #seen < 2 and helpers.now() < deadline do fiber.sleep(0.001) end
+        table.sort(seen, function(a, b) return a[1] < b[1] end)
+        assert.same({ { id, id, true }, { id + 1, id + 1 } }, seen)
     end)
 
     it('may do everything where no users are named', function()

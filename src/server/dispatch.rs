@@ -39,7 +39,7 @@ pub mod kept {
     pub const WRAP: c_int = 2;
     /// `invoke(object, ...)`: calls what is callable but no function.
     pub const INVOKE: c_int = 3;
-    /// `hook(instance, which, session id, peer, user)`: runs triggers.
+    /// `hook(instance, which, session id, peer, user or session, whether the login is good)`: runs triggers.
     pub const HOOK: c_int = 4;
     /// A table of the objects scripts have of sessions, by id.
     pub const SESSIONS: c_int = 5;
@@ -162,6 +162,10 @@ unsafe fn run_batch(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
         let instance = (*hub).instance((*session).instance);
         let base = lua_gettop(sl);
         while (*session).phase == Phase::Open {
+            if (*session).login.is_some() {
+                (*session).held = true;
+                break;
+            }
             let input = &raw const (*session).input;
             let pending = (&*input).pending();
             match frame(pending, (*instance).limits.packet) {
@@ -427,14 +431,15 @@ unsafe fn login(context: &Context, header: &RequestHeader, body: &[u8]) {
             }
             Ok(Proof::Pap(password)) => users.verify_password(user, password) && !(*session).refusing,
         };
-        if known {
+        let hooked = (*context.instance).hooks & hook::AUTH != 0;
+        if !known {
+            (*session).refusing = true;
+        } else if !hooked {
             (*session).user = user.into();
             encode::ok(context.out(), header.sync, context.schema_version());
-        } else {
-            (*session).refusing = true;
         }
-        if (*context.instance).hooks & hook::AUTH != 0 {
-            auth_hook(context, user, known);
+        if hooked {
+            auth_hook(context, user, known, header.sync);
         }
         if !known {
             refuse_login(context, header.sync);
@@ -463,8 +468,8 @@ unsafe fn refuse_login(context: &Context, sync: u64) {
     }
 }
 
-/// Runs the on_auth triggers in a fiber of their own.
-unsafe fn auth_hook(context: &Context, user: &[u8], known: bool) {
+/// Runs the on_auth triggers in a fiber of their own. A login that was proved is one when they have ended well.
+unsafe fn auth_hook(context: &Context, user: &[u8], known: bool, sync: u64) {
     let sl = context.sl;
     // SAFETY: as for `start`.
     unsafe {
@@ -478,8 +483,15 @@ unsafe fn auth_hook(context: &Context, user: &[u8], known: bool) {
         lua_pushlstring_(sl, user.as_ptr().cast(), user.len());
         lua_pushboolean(sl, c_int::from(known));
         let instance = (*session).instance;
-        let request = Request { purpose: Purpose::Call, session: 0, session_id: 0, instance, sync: 0, stream: 0 };
+        let request = if known {
+            let session_id = (*session).id;
+            Request { purpose: Purpose::Login, session: context.i, session_id, instance, sync, stream: 0 }
+        } else {
+            Request { purpose: Purpose::Call, session: 0, session_id: 0, instance, sync: 0, stream: 0 }
+        };
         launch(context.s, context.hub, sl, lua_gettop(sl) - base, request);
+        (*session).known = true;
+        (*session).login = known.then(|| user.into());
     }
 }
 
@@ -778,6 +790,8 @@ pub(super) unsafe fn run_hook(s: *mut State, hub: *mut Hub, i: usize, which: u32
     // SAFETY: the caller's contract.
     unsafe {
         let session = (*hub).session(i);
+        // What the triggers put into its storage is there for the handlers.
+        (*session).known = true;
         let mut hook = HookRun { session, i, which };
         State::protected(s, hook_job, (&raw mut hook).cast())
     }
@@ -803,6 +817,15 @@ unsafe fn hook_job(sl: *mut lua_State, s: *mut State, argument: *mut c_void) {
         lua_pushinteger(sl, (*run).which as lua_Integer);
         lua_pushnumber(sl, (*session).id as lua_Number);
         lua_pushlstring_(sl, (&(*session).peer).as_ptr().cast(), (&(*session).peer).len());
+        if (*run).which == hook::DISCONNECT {
+            // Its object may be let go before the triggers run.
+            (*s).push_kept(sl, Keep::Server);
+            lua_rawgeti_(sl, -1, kept::SESSIONS);
+            lua_remove(sl, -2);
+            lua_pushnumber(sl, (*session).id as lua_Number);
+            lua_rawget_(sl, -2);
+            lua_remove(sl, -2);
+        }
         let purpose = if (*run).which == hook::CONNECT { Purpose::Connect } else { Purpose::Call };
         let session_id = if (*run).which == hook::CONNECT { (*session).id } else { 0 };
         let request =
@@ -890,6 +913,7 @@ pub(crate) unsafe fn served(s: *mut State, f: LuaFiber) {
             (*session).refusing = false;
         }
         let l = (*f).data.l;
+        let login = if request.purpose == Purpose::Login { (*session).login.take() } else { None };
         if (*f).data.status != 0 {
             answer_error(s, session, l, request.sync);
             if request.purpose == Purpose::Connect {
@@ -897,6 +921,10 @@ pub(crate) unsafe fn served(s: *mut State, f: LuaFiber) {
             }
         } else if request.purpose == Purpose::Connect {
             return open(hub, request.session);
+        } else if let Some(user) = login {
+            (*session).user = user;
+            let version = (&(*(*hub).instance(request.instance)).engine).schema_version();
+            encode::ok(&mut (*session).output, request.sync, version);
         } else {
             answer(s, hub, session, l, &request);
         }

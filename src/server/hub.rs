@@ -149,6 +149,8 @@ pub enum Purpose {
     Connect,
     /// The delayed response to a failed login.
     Refusal,
+    /// The on_auth triggers of a login that has been proved: then it is one.
+    Login,
 }
 
 /// A fiber that runs for a client.
@@ -322,7 +324,8 @@ impl Hub {
     fn is_blocked(&mut self, i: usize) -> bool {
         let Some(session) = self.sessions.get(i) else { return true };
         let Some(instance) = self.instances.get(session.instance) else { return true };
-        if session.phase != Phase::Open || session.unsent() + session.queued > instance.limits.unread {
+        let is_waiting = session.phase != Phase::Open || session.login.is_some();
+        if is_waiting || session.unsent() + session.queued > instance.limits.unread {
             return true;
         }
         if instance.running >= instance.limits.net_msg_max {

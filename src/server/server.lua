@@ -172,25 +172,49 @@ local function resolve(number, name, user)
     return found, object
 end
 
+-- The session object that triggers get: the one of handlers too, as long as the client is there.
+local function session_of(self, which, id, peer, gone, ok)
+    local session
+    if which == DISCONNECT then
+        session = gone
+    else
+        session = sessions[id]
+    end
+    if session == nil then
+        session = { id = id, peer = peer, storage = {}, server = self }
+        -- The triggers of a failed login may run when the client has gone already.
+        if which == CONNECT or ok then
+            sessions[id] = session
+        end
+    end
+    return session
+end
+
 local function run_hook(number, which, id, peer, user, ok)
     local self = live[number]
     if self == nil then
         return
     end
-    local session = sessions[id] or { id = id, peer = peer, storage = {}, server = self }
-    if which == AUTH then
-        session.user = ok and user or session.user
+    local session = session_of(self, which, id, peer, user, ok)
+    local before = session.user
+    if which == AUTH and ok then
+        session.user = user
     end
     local list = which == CONNECT and self._on_connect or which == DISCONNECT and self._on_disconnect or self._on_auth
     for i = #list, 1, -1 do
-        if which == CONNECT then
-            -- An error refuses the client.
-            list[i](session)
+        local fine, err
+        if which == AUTH then
+            fine, err = pcall(list[i], session, user, ok)
         else
-            local fine, err = pcall(list[i], session, user, ok)
-            if not fine then
-                stderr:write('cord.server: error in a trigger: ', text_of(err), '\n')
+            fine, err = pcall(list[i], session)
+        end
+        if not fine then
+            if which == CONNECT or which == AUTH and ok then
+                -- An error refuses the client, or its login.
+                session.user = before
+                return error(err, 0)
             end
+            stderr:write('cord.server: error in a trigger: ', text_of(err), '\n')
         end
     end
 end

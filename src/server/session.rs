@@ -301,6 +301,8 @@ pub struct Session {
     pub user: Box<[u8]>,
     /// The response to a failed login is being delayed.
     pub refusing: bool,
+    /// Who the client is about to be: the on_auth triggers run, and no request is taken meanwhile.
+    pub login: Option<Box<[u8]>>,
     /// Keys its client watches.
     pub watches: FxHashMap<Box<[u8]>, Watch>,
     /// Streams that have something open or waiting.
@@ -342,6 +344,7 @@ impl Session {
             known: false,
             user: GUEST.into(),
             refusing: false,
+            login: None,
             watches: FxHashMap::default(),
             streams: FxHashMap::default(),
             ready: Vec::new(),
