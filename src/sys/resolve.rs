@@ -8,6 +8,7 @@
 //!
 //! The threads know nothing of Lua or fibers: they get owned values and give owned values back.
 
+use super::fork;
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_int};
 use std::io;
@@ -102,6 +103,8 @@ impl Shared {
 #[derive(Default)]
 pub struct Resolver {
     shared: Option<Arc<Shared>>,
+    /// Of which process the threads are.
+    forks: u32,
 }
 
 impl Resolver {
@@ -111,6 +114,9 @@ impl Resolver {
     /// # Errors
     /// No thread could be started, and none is running.
     pub fn submit(&mut self, ticket: u64, query: Query, wake: Arc<mio::Waker>) -> io::Result<()> {
+        if self.forks != fork::generation() {
+            self.leave_to_parent();
+        }
         let shared = self
             .shared
             .get_or_insert_with(|| Arc::new(Shared { inner: Mutex::default(), work: Condvar::new() }))
@@ -132,12 +138,26 @@ impl Resolver {
 
     /// The answers that have arrived since the last call.
     pub fn take(&self) -> Vec<(u64, Answer)> {
+        if self.forks != fork::generation() {
+            return Vec::new();
+        }
         self.shared.as_ref().map(|shared| std::mem::take(&mut shared.lock().answers)).unwrap_or_default()
+    }
+}
+
+impl Resolver {
+    /// In a process just forked: the threads are the parent's, and one of them may hold the lock for ever.
+    fn leave_to_parent(&mut self) {
+        std::mem::forget(self.shared.take());
+        self.forks = fork::generation();
     }
 }
 
 impl Drop for Resolver {
     fn drop(&mut self) {
+        if self.forks != fork::generation() {
+            self.leave_to_parent();
+        }
         if let Some(shared) = self.shared.take() {
             let mut inner = shared.lock();
             inner.closed = true;
