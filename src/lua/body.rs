@@ -449,7 +449,9 @@ impl Body for LuaBody {
             if bits & HOOK_VMEVENT != 0 {
                 return Err(Refused::VmEvent);
             }
-            *mask = bits & !HOOK_ACTIVE;
+            if bits & HOOK_ACTIVE != 0 {
+                *mask = bits & !HOOK_ACTIVE;
+            }
             Ok(bits & HOOK_ACTIVE)
         }
     }
@@ -458,7 +460,7 @@ impl Body for LuaBody {
         // SAFETY: as for `before_switch`.
         unsafe {
             let mask = (*cord).body.proven.hookmask;
-            if !mask.is_null() {
+            if !mask.is_null() && *mask & HOOK_ACTIVE != saved {
                 *mask = (*mask & !HOOK_ACTIVE) | saved;
             }
         }

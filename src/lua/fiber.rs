@@ -170,9 +170,13 @@ unsafe fn wait_kept(s: *mut State, l: *mut lua_State, kept: c_int) -> c_int {
         let f = (*s).cord.current;
         (*f).data.waiter = l;
         Cord::switch(&raw mut (*s).cord);
-        let wake = (*s).cord.take_wake(f);
         let Data { nargs, .. } = (*f).data;
         (*f).data.nargs = 0;
+        if (*f).attention & !(attention::STACK | attention::MAIN) == 0 && (*f).wait != Wait::Io {
+            // Nothing to take: its turn came, and that was all.
+            return kept + nargs;
+        }
+        let wake = (*s).cord.take_wake(f);
         if kept > 0 || nargs > 0 {
             if wake.interrupted {
                 // These results leave no room for an error, so it is raised at the next instruction.
