@@ -7,6 +7,13 @@ local ffi = require 'ffi'
 local fiber = require 'cord.fiber'
 local module = require(name)
 
+-- The stub names methods. After it was read the folder is that of the file: some functions make files of their arguments.
+local stub_file = io.open('types/' .. name:gsub('%.', '/') .. '.d.lua')
+local stub = stub_file and stub_file:read '*a' or ''
+if stub_file then stub_file:close() end
+ffi.cdef 'int chdir(const char *);'
+if path_of_last then ffi.C.chdir((path_of_last:gsub('[^/]*$', ''))) end
+
 local odd = setmetatable({}, { __index = function() error 'odd' end, __tostring = function() return 'odd' end })
 local VALUES = {
     {}, 0, -1, 1.5, 1e300, -1e300, 0 / 0, 1 / 0, 'x', '', ('x'):rep(300), true, print, newproxy(true), coroutine.create(print),
@@ -146,10 +153,7 @@ end
 local function methods_of(object)
     local names = {}
     for _, method in ipairs(METHODS) do names[method] = true end
-    for line in io.lines('types/' .. name:gsub('%.', '/') .. '.d.lua') do
-        local method = line:match '^function [%w_.]+:([%w_]+)%('
-        if method then names[method] = true end
-    end
+    for method in stub:gmatch '\nfunction [%w_.]+:([%w_]+)%(' do names[method] = true end
     local found = {}
     for method in pairs(names) do
         local ok, fn = pcall(function() return object[method] end)
