@@ -218,6 +218,54 @@ describe('spaces', function()
         assert.equal('space:insert(tuple): a table expected, got number', refusal(t.insert, t, 5)[3])
     end)
 
+    it('of a stopped server are nobody else\'s', function()
+        local old = server.listen(path(), {})
+        local t = old:create_space 't'
+        local pk = t:create_index 'pk'
+        t:insert { 1 }
+        old:stop 'hard'
+        local other = server.listen(path(), {})
+        other:create_space('t'):create_index 'pk'
+        local function refusal(f, ...) return select(2, pcall(f, ...)).message end
+        assert.equal('the server is stopped', refusal(t.insert, t, { 2 }))
+        assert.equal('the server is stopped', refusal(pk.select, pk))
+        assert.equal('the server is stopped', refusal(t.drop, t))
+        assert.equal('the server is stopped', refusal(old.create_space, old, 'x'))
+        old:user('evil', true)
+        assert.equal(0, other.space.t:len())
+        assert.is_nil(other.space.x)
+        assert.is_nil(other.space._vuser.index.name:get 'evil')
+        other:stop 'hard'
+    end)
+
+    it('are one object each, by name and by id, for pairs too', function()
+        define(srv)
+        local function names()
+            local list = {}
+            for key, space in pairs(srv.space) do
+                assert.equal(space, srv.space[space.name])
+                assert.equal(space, srv.space[space.id])
+                if type(key) == 'string' then list[#list + 1] = key end
+            end
+            table.sort(list)
+            return table.concat(list, ' ')
+        end
+        assert.equal('empty free t', names())
+        assert.equal(srv.space.t, srv:create_space('t', { if_not_exists = true }))
+        srv.space.free:drop()
+        assert.equal('empty t', names())
+        assert.is_nil(srv.space.free)
+        local file = helpers.tempdir() .. '/snapshot'
+        srv:snapshot(file)
+        srv.space.t:drop()
+        srv:create_space 'other'
+        srv:restore(file)
+        assert.equal('empty t', names())
+        assert.equal('_vspace', srv.space[281].name)
+        assert.is_nil(srv.space[5])
+        assert.is_nil(srv.space[{}])
+    end)
+
     it('are read as box.space reads them', function()
         define(srv)
         local t = srv.space.t

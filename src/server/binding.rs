@@ -233,7 +233,7 @@ unsafe extern "C-unwind" fn l_destroy(l: *mut lua_State) -> c_int {
         let (_, hub, number, instance) = instance_at(l);
         let idle = !instance.is_null() && (*instance).sessions == 0 && (*instance).running == 0;
         if idle {
-            drop((&mut (*hub).instances).try_remove(number));
+            (&mut (*hub).instances).remove(number);
         }
         lua_pushboolean(l, c_int::from(idle));
     }

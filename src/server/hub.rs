@@ -182,11 +182,43 @@ struct Door {
     stuck: bool,
 }
 
+/// The servers of a Lua state by number. Numbers are not used again: objects that scripts keep of a server that is gone
+/// must not mean another one.
+#[derive(Default)]
+#[allow(clippy::vec_box)] // they stay where they are
+pub struct Instances(Vec<Option<Box<Instance>>>);
+
+impl Instances {
+    /// Adds a server and gives its number.
+    pub fn insert(&mut self, instance: Box<Instance>) -> usize {
+        self.0.push(Some(instance));
+        self.0.len() - 1
+    }
+
+    /// The server of that number.
+    #[inline]
+    pub fn get(&self, number: usize) -> Option<&Instance> {
+        self.0.get(number)?.as_deref()
+    }
+
+    /// The server of that number.
+    #[inline]
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut Instance> {
+        self.0.get_mut(number)?.as_deref_mut()
+    }
+
+    /// Removes a server.
+    pub fn remove(&mut self, number: usize) {
+        if let Some(slot) = self.0.get_mut(number) {
+            *slot = None;
+        }
+    }
+}
+
 /// The servers of one Lua state.
 pub struct Hub {
-    /// The servers. Boxed: they stay where they are.
-    #[allow(clippy::vec_box)]
-    pub instances: Slab<Box<Instance>>,
+    /// The servers.
+    pub instances: Instances,
     /// The clients. Boxed: they stay where they are.
     pub sessions: Slab<Box<Session>>,
     /// Fibers that run for them.
@@ -226,7 +258,7 @@ impl Hub {
                 (&mut *listeners).push(body::Listener { before_poll, event });
                 (*s).cord.body.served = Some(dispatch::served);
                 (*s).server = Box::into_raw(Box::new(Hub {
-                    instances: Slab::new(),
+                    instances: Instances::default(),
                     sessions: Slab::new(),
                     requests: Slab::new(),
                     codec,
@@ -293,7 +325,7 @@ impl Hub {
     /// The server in slot `i`, or null.
     #[inline]
     pub fn instance(&mut self, i: usize) -> *mut Instance {
-        self.instances.get_mut(i).map_or(std::ptr::null_mut(), |instance| &raw mut **instance)
+        self.instances.get_mut(i).map_or(std::ptr::null_mut(), |instance| &raw mut *instance)
     }
 
     /// Has the session in slot `i` looked at at the end of the turn.

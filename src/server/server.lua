@@ -243,6 +243,8 @@ local kept = {
 }
 raw.setup(kept)
 
+local spaces_of, created, restored, ended = load('cord.server.space')(raw)
+
 -- ---------------------------------------------------------------- options
 
 local LIMITS = {
@@ -318,6 +320,7 @@ local function keep_house()
         for number, self in pairs(live) do
             if self._stopped and raw.destroy(number) then
                 live[number], kept[FUNCTIONS + number] = nil, nil
+                ended(number)
             end
         end
         if keeper == me and next(live) == nil then
@@ -338,6 +341,7 @@ end
 local function dismiss(self)
     if raw.destroy(self._number) then
         live[self._number], kept[FUNCTIONS + self._number] = nil, nil
+        ended(self._number)
         if next(live) == nil and keeper ~= nil then
             local f = keeper
             keeper = nil
@@ -559,8 +563,6 @@ end
 
 -- ---------------------------------------------------------------- data
 
-local spaces_of, created, redefined = load('cord.server.space')(raw)
-
 --- Makes a space: options as of box.schema.space.create.
 function methods.create_space(self, name, opts)
     check_self(self, 'create_space')
@@ -569,7 +571,7 @@ function methods.create_space(self, name, opts)
     elseif opts ~= nil and type(opts) ~= 'table' then
         return fail('options should be a table')
     end
-    return (created(self.space, name, opts))
+    return (created(self._number, name, opts))
 end
 
 local function file_call(name, call)
@@ -583,7 +585,7 @@ local function file_call(name, call)
             return E.raise(system_error('SystemError', errno, format("can't %s %s", name, path), text), 2)
         end
         if name == 'restore' then
-            redefined(self._number)
+            restored(self._number)
         end
     end
 end

@@ -19,6 +19,8 @@ local ITERATORS = { EQ = 0, REQ = 1, ALL = 2, LT = 3, LE = 4, GE = 5, GT = 6, NP
 local ALL, EQ = 2, 0
 local NO_LIMIT = 4294967295
 local VSPACE, VINDEX = 281, 289
+-- The first id of a user's space.
+local FIRST_ID = 512
 -- What a space object shows of its row in _space.
 local COLUMNS = { engine = 4, field_count = 5 }
 local COLLATIONS = { [0] = 'none', 'unicode', 'unicode_ci', 'binary' }
@@ -256,6 +258,7 @@ return function(raw)
     -- ------------------------------------------------------------ spaces
 
     local space_methods = {}
+    local forget
     local space_meta = {}
 
     -- The rows of a system view whose key starts with `key`.
@@ -369,36 +372,62 @@ return function(raw)
     function space_methods.drop(self)
         check_self(self, 'space', 'drop')
         check(2, raw.drop_space(self._number, self.id))
+        forget(self._number, self.id, self.name)
         redefined(self._number)
     end
 
     -- ------------------------------------------------------------ all spaces of a server
 
-    local spaces_meta = {
-        __index = function(self, name)
-            local number = rawget(self, '_number')
-            if type(name) == 'string' then
-                local id = raw.space_id(number, name)
-                return id and space_object(number, id, name) or nil
-            elseif type(name) == 'number' then
-                local row = rows(number, VSPACE, 0, { name })[1]
-                return row and space_object(number, row[1], row[3]) or nil
-            end
-        end,
-    }
+    -- The spaces of each server by number: one object a space, under its name and its id. System spaces are made when
+    -- they are asked for.
+    local all = {}
 
     local function spaces_of(number)
-        -- Another server may have had the number.
-        metas[number] = nil
-        return setmetatable({ _number = number }, spaces_meta)
+        local spaces = setmetatable({}, {
+            __index = function(_, name)
+                local is_id = type(name) == 'number'
+                local id = is_id and name or type(name) == 'string' and raw.space_id(number, name)
+                name = is_id and raw.space_name(number, id) or name
+                return id and type(name) == 'string' and space_object(number, id, name) or nil
+            end,
+        })
+        all[number] = spaces
+        return spaces
     end
 
-    local function created(spaces, name, opts)
-        local number = rawget(spaces, '_number')
-        local id = check(3, raw.create_space(number, name, options_of(opts)))
+    local function remember(number, id, name)
+        local space = space_object(number, id, name)
+        all[number][id], all[number][name] = space, space
+        return space
+    end
+
+    function forget(number, id, name)
+        all[number][id], all[number][name] = nil, nil
+    end
+
+    local function created(number, name, opts)
+        local id = tonumber((check(3, raw.create_space(number, name, options_of(opts)))))
         redefined(number)
-        return space_object(number, tonumber(id), name)
+        return rawget(all[number], id) or remember(number, id, name)
     end
 
-    return spaces_of, created, redefined
+    -- All spaces are others.
+    local function restored(number)
+        for key in pairs(all[number]) do
+            all[number][key] = nil
+        end
+        for _, row in pairs(rows(number, VSPACE, 0, {})) do
+            if row[1] >= FIRST_ID then
+                remember(number, row[1], row[3])
+            end
+        end
+        redefined(number)
+    end
+
+    -- The server is gone.
+    local function ended(number)
+        all[number], metas[number] = nil, nil
+    end
+
+    return spaces_of, created, restored, ended
 end
