@@ -261,6 +261,36 @@ end)
 describe('on_yield', function()
     helpers.no_leftovers()
 
+    it('triggers that give a reader or writer what it waits for end the wait', function()
+        local function outcome(prepare, trigger, wait)
+            local ch = fiber.channel(1)
+            prepare(ch)
+            local f = fiber.new(function()
+                local once = true
+                fiber.self():on_yield(function()
+                    if once then
+                        once = false
+                        trigger(ch)
+                    end
+                end)
+                return wait(ch)
+            end)
+            f:set_joinable(true)
+            return { f:join(2) }
+        end
+        local function nothing() end
+        local function full(ch) ch:put 'old' end
+        for _, timeout in ipairs { false, 1 } do
+            timeout = timeout or nil
+            local function get(ch) return ch:get(timeout) end
+            local function put(ch) return ch:put('new', timeout), ch:get() end
+            assert.same({ true, 'x' }, outcome(nothing, function(ch) ch:put 'x' end, get))
+            assert.same({ true, nil }, outcome(nothing, function(ch) ch:close() end, get))
+            assert.same({ true, true, 'new' }, outcome(full, function(ch) ch:get() end, put))
+            assert.same({ true, false }, outcome(full, function(ch) ch:close() end, function(ch) return ch:put('new', timeout) end))
+        end
+    end)
+
     it('triggers of a fiber run before each of its waits, light and stuck', function()
         local n, seen = 0, nil
         local f = fiber.new(function()

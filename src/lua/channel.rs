@@ -299,6 +299,22 @@ unsafe fn take_from_writer(s: *mut State, l: *mut lua_State, f: LuaFiber) {
 const AGAIN: lua_Integer = 1;
 const NEVER: lua_Integer = 2;
 
+/// Whether a writer (or a reader) has nobody to wait for. Triggers that run before a wait may have used the channel: then
+/// it is tried again.
+unsafe fn is_ready(channel: *mut Channel, kind: Wait) -> bool {
+    // SAFETY: the caller's contract: the channel is live.
+    unsafe {
+        if (*channel).closed {
+            return true;
+        }
+        if kind == Wait::Put {
+            !(*channel).readers.first().is_null() || (*channel).count < (*channel).size
+        } else {
+            !(*channel).writers.first().is_null() || (*channel).count > 0
+        }
+    }
+}
+
 /// Whether the running fiber may wait at all; else what to return.
 unsafe fn refuse_wait(s: *mut State, l: *mut lua_State, manner: lua_Integer) -> c_int {
     // SAFETY: every C function has free slots.
@@ -363,6 +379,9 @@ unsafe fn put_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c
         lua_pushvalue(l, 2);
         fill_pad(s, l, f);
         before_wait(s, l);
+        if is_ready(channel, Wait::Put) {
+            return 0;
+        }
         (*f).wait = Wait::Put;
         WaitList::link(&raw mut (*channel).writers, f, manner == AGAIN);
         arm_deadline(s, l, 3);
@@ -417,6 +436,9 @@ unsafe fn get_wait(s: *mut State, l: *mut lua_State, channel: *mut Channel) -> c
         let f = (*s).cord.current;
         reserve_pad(s, l, f);
         before_wait(s, l);
+        if is_ready(channel, Wait::Get) {
+            return 0;
+        }
         (*f).wait = Wait::Get;
         WaitList::link(&raw mut (*channel).readers, f, manner == AGAIN);
         arm_deadline(s, l, 2);
@@ -547,7 +569,7 @@ unsafe fn wait_put_slowly(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_wait_put`.
     unsafe {
         let channel: *mut Channel = lua_touserdata(l, 1).cast();
-        wait_last(l, &raw mut (*channel).writers, Wait::Put)
+        wait_last(l, channel, &raw mut (*channel).writers, Wait::Put)
     }
 }
 
@@ -556,12 +578,12 @@ unsafe fn wait_get_slowly(l: *mut lua_State) -> c_int {
     // SAFETY: as for `l_wait_put`.
     unsafe {
         let channel: *mut Channel = lua_touserdata(l, 1).cast();
-        wait_last(l, &raw mut (*channel).readers, Wait::Get)
+        wait_last(l, channel, &raw mut (*channel).readers, Wait::Get)
     }
 }
 
 /// Waits at the end of a list, without a deadline.
-unsafe fn wait_last(l: *mut lua_State, list: *mut WaitList<LuaBody>, kind: Wait) -> c_int {
+unsafe fn wait_last(l: *mut lua_State, channel: *mut Channel, list: *mut WaitList<LuaBody>, kind: Wait) -> c_int {
     // SAFETY: as for `get_wait`.
     unsafe {
         let s = state::current(l);
@@ -573,6 +595,9 @@ unsafe fn wait_last(l: *mut lua_State, list: *mut WaitList<LuaBody>, kind: Wait)
             Err(text) => return fail_with(l, text),
         };
         before_wait(s, l);
+        if is_ready(channel, kind) {
+            return 0;
+        }
         let f = (*s).cord.current;
         (*f).wait = kind;
         WaitList::link(list, f, false);
