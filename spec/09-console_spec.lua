@@ -231,6 +231,7 @@ helpers.describe_server('cord.console against tarantool', {
         local c = connect()
         assert.equal('unix/', c.host)
         assert.matches('^2%.', c.version)
+        assert.equal('console: unix/:' .. c.port .. ' (active)', tostring(c))
         assert.equal('---\n- 3\n...\n', c:eval '1 + 2')
         assert.equal('---\n...\n', c:eval 'x = 5')
         assert.equal('---\n- 5\n- a: 1\n...\n', c:eval 'x, {a = 1}')

@@ -44,6 +44,12 @@ describe('of servers', function()
         fiber.sleep(0.03)
     end)
 
+    it('says how it is', function()
+        assert.equal('pool: 3 servers, 3 healthy', tostring(p))
+        p:close()
+        assert.equal('pool: 3 servers, 0 healthy (closed)', tostring(p))
+    end)
+
     it('takes turns', function()
         for _ = 1, 9 do p:call('who') end
         assert.same({ 3, 3, 3 }, calls)

@@ -30,6 +30,11 @@ local SET_NAMES = { set = true, s = true }
 local methods = {}
 local meta = { __index = methods }
 
+-- For people who type at it, as connections of net.box.
+function meta.__tostring(self)
+    return ('console: %s:%s (%s%s)'):format(self.host, self.port, self.state, self.error and ': ' .. tostring(self.error) or '')
+end
+
 -- ---------------------------------------------------------------- input and output
 
 -- The connection is over: everybody who waits is told.

@@ -17,6 +17,15 @@ local NO_CONNECTION = 77
 local methods = {}
 local meta = { __index = methods }
 
+-- For people who type at it.
+function meta.__tostring(self)
+    local healthy = 0
+    for _, instance in ipairs(self.instances) do
+        healthy = healthy + (instance.healthy and 1 or 0)
+    end
+    return format('pool: %d servers, %d healthy%s', #self.instances, healthy, self.closed and ' (closed)' or '')
+end
+
 local DEFAULTS = { reconnect_after = 0.5, ping_interval = 1, ping_timeout = 1, timeout = 10 }
 
 local function illegal(message)
