@@ -503,12 +503,13 @@ describe('a child process that has the socket too', function()
         local f = helpers.fake_server [[ local peer = ... peer:greeting() peer:serve() peer:log('gone') ]]
         local conn = net.connect(f.uri, { fetch_schema = false })
         assert.is_true(conn:ping())
-        local child = io.popen('sleep 5', 'r')
+        -- It inherits whatever is not closed on exec.
+        local child = helpers.spawn { 'sleep', '30' }
         conn:close()
         assert.is_true(eventually(function() return f:log() == 'gone\n' end, 3))
+        assert.is_true(child:alive())
+        child:stop()
         f:stop()
-        os.execute("pkill -P " .. require('ffi').C.cordspec_getpid() .. " -x sleep")
-        child:close()
     end)
 end)
 
