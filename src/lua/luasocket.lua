@@ -72,7 +72,7 @@ return function(socket, methods)
             end
             return outcome(self, methods.linger(self, value and true or false) ~= nil)
         end
-        return error('Unknown socket option name: ' .. tostring(option), 2)
+        error('Unknown socket option name: ' .. tostring(option), 2)
     end
 
     -- ------------------------------------------------------------ clients

@@ -743,7 +743,7 @@ local function trigger(list_name)
             return copy
         end
         if new ~= nil and not callable(new) or old ~= nil and not callable(old) then
-            return error('trigger reset: incorrect arguments', 2)
+            error('trigger reset: incorrect arguments', 2)
         end
         if old ~= nil then
             local found
@@ -751,7 +751,7 @@ local function trigger(list_name)
                 found = found or f == old and i
             end
             if not found then
-                return error('trigger reset: Trigger is not found', 2)
+                error('trigger reset: Trigger is not found', 2)
             end
             table.remove(list, found)
         end
