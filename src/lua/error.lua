@@ -12,6 +12,8 @@
 -- Source: tarantool/tarantool src/lua/error.lua, src/box/lua/error.cc, src/box/error.cc, src/box/mp_error.cc (3.9-dev).
 
 local native, load = ...
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local every = pairs
 local ffi = require('ffi')
 
 local getinfo, setmetatable, type, tostring, error = debug.getinfo, setmetatable, type, tostring, error
@@ -87,7 +89,7 @@ local function record_of(e)
     local record = records[e]
     if record == nil then
         -- A reference or a dereferenced pointer is another cdata for the same struct: rare enough for a search.
-        for _, candidate in pairs(records) do
+        for _, candidate in every(records) do
             if candidate.serial == e._serial then
                 return candidate
             end
@@ -132,7 +134,7 @@ local function link(record, prev)
     record.prev, cause.effect = cause, record
     if records[prev] == nil then
         -- A reference may outlive what it refers to: the object itself is remembered.
-        for original, candidate in pairs(records) do
+        for original, candidate in every(records) do
             if candidate == cause then
                 prev = original
             end
@@ -168,7 +170,7 @@ function E.client(code, message, fields)
         return (make('IllegalParams', nil, 0, message, fields))
     end
     local payload = { name = names[code] or 'UNKNOWN' }
-    for k, v in pairs(fields or payload) do
+    for k, v in every(fields or payload) do
         payload[k] = v
     end
     return (make(code == ACCESS_DENIED and 'AccessDeniedError' or 'ClientError', nil, code, message, payload))
@@ -359,7 +361,7 @@ function E.decode_stack(list)
         end
         local class = BASE[entry.type] and entry.type or 'ClientError'
         local fields = {}
-        for k, v in pairs(entry.fields or fields) do
+        for k, v in every(entry.fields or fields) do
             fields[k] = v
         end
         local custom = class == 'CustomError' and fields.custom_type or nil
@@ -421,10 +423,10 @@ function methods.unpack(e)
         usage('Usage: error:unpack()', 2)
     end
     local record, result = record_of(e), {}
-    for key, get in pairs(fields) do
+    for key, get in every(fields) do
         result[key] = get(record)
     end
-    for key, value in pairs(record.fields) do
+    for key, value in every(record.fields) do
         result[key] = value
     end
     return result
@@ -477,14 +479,14 @@ end
 function methods.__autocomplete(e)
     local all, record = {}, record_of(e)
     while record ~= nil do
-        for key, value in pairs(object_of(record):unpack()) do
+        for key, value in every(object_of(record):unpack()) do
             if all[key] == nil then
                 all[key] = value
             end
         end
         record = record.prev
     end
-    for key, method in pairs(methods) do
+    for key, method in every(methods) do
         if sub(key, 1, 2) ~= '__' then
             all[key] = method
         end
@@ -575,7 +577,7 @@ local function create_from_table(t, level, level2)
         usage(format("Invalid argument 'prev' (error expected, got %s)", type(prev)), 3)
     end
     local payload = {}
-    for key, value in pairs(t) do
+    for key, value in every(t) do
         if type(key) == 'string' and not BUILTIN[key] and carried(value) then
             payload[key] = value
         end
@@ -702,7 +704,7 @@ E.ctype = ctype
 
 -- Codes by name are the table's own keys, as in Tarantool; the functions stand behind it.
 local box_error = {}
-for code, name in pairs(names) do
+for code, name in every(names) do
     box_error[name] = code
 end
 

@@ -1,6 +1,8 @@
 -- cord.fiber: what a script sees of fibers. The raw functions return (error, results...); here they are raised, where
 -- the caller stands.
 local raw, load = ...
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local every = pairs
 
 local E = load('cord.error')
 local ffi = require('ffi')
@@ -406,7 +408,7 @@ function fiber.cfg(opts)
     if opts ~= nil and type(opts) ~= 'table' then
         fail('fiber.cfg(options): a table of options expected, got ' .. type(opts))
     end
-    for key, value in pairs(opts ~= nil and opts or {}) do
+    for key, value in every(opts ~= nil and opts or {}) do
         if BOOLEAN[key] then
             if type(value) ~= 'boolean' then
                 fail(format("fiber.cfg: option '%s' should be a boolean, got %s", key, type(value)))
@@ -428,7 +430,7 @@ function fiber.cfg(opts)
             fail(format("fiber.cfg: unexpected option '%s'", text_of(key)))
         end
     end
-    for key, value in pairs(opts ~= nil and opts or {}) do
+    for key, value in every(opts ~= nil and opts or {}) do
         if key == 'channel_close' then
             channel_close_mode = value
         else
@@ -491,7 +493,7 @@ return setmetatable(fiber, {
     end,
     __serialize = function(self)
         local copy = {}
-        for key, value in pairs(self) do
+        for key, value in every(self) do
             copy[key] = value
         end
         return copy

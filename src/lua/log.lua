@@ -3,6 +3,8 @@
 --     2026-11-30 18:20:05.123 [4711] main/103/worker net.box W> db:3301: Connection refused
 --     time, process, main/fiber id/fiber name, logger's name if it has one, level's letter, message
 local _, load = ...
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local every = pairs
 local ffi = require('ffi')
 local clock = load('cord.clock')
 
@@ -10,7 +12,7 @@ ffi.cdef('int cord_getpid(void) __asm__("getpid");')
 
 local LEVELS = { fatal = 0, syserror = 1, error = 2, crit = 3, warn = 4, info = 5, verbose = 6, debug = 7 }
 local NAMES, LETTERS = {}, { [0] = 'F', '!', 'E', 'C', 'W', 'I', 'V', 'D' }
-for name, level in pairs(LEVELS) do
+for name, level in every(LEVELS) do
     NAMES[level] = name:upper()
 end
 NAMES[LEVELS.syserror], NAMES[LEVELS.warn] = 'SYSERROR', 'WARN'
@@ -162,7 +164,7 @@ function log.new(name)
     end
     if not loggers[name] then
         local logger = {}
-        for key, value in pairs(log) do
+        for key, value in every(log) do
             logger[key] = value
         end
         logger.name = name
@@ -177,7 +179,7 @@ local function configure(_, options)
     elseif type(options) ~= 'table' then
         error('log.cfg(options): a table of options expected, got ' .. type(options), 2)
     end
-    for option in pairs(options) do
+    for option in every(options) do
         if not OPTIONS[option] then
             error(("Incorrect value for option '%s': unexpected option"):format(tostring(option)), 2)
         end
@@ -185,7 +187,7 @@ local function configure(_, options)
     if options.level ~= nil then
         check_level(options.level, 'log_level')
     end
-    for name, level in pairs(options.modules or {}) do
+    for name, level in every(options.modules or {}) do
         check_level(level, 'log_modules.' .. tostring(name))
     end
     if options.format ~= nil then
@@ -198,7 +200,7 @@ local function configure(_, options)
         end
         output = file
     end
-    for option, value in pairs(options) do
+    for option, value in every(options) do
         settings[option] = value
     end
 end

@@ -18,6 +18,8 @@
 -- Source: tarantool/tarantool src/lua/msgpack.c, src/lua/serializer.c (3.9-dev).
 
 local native, load = ...
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local every = pairs
 local ffi = require('ffi')
 local E = load('cord.error')
 local buffer = load('cord.buffer')
@@ -41,7 +43,7 @@ ext.tuple_metas = {}
 local function guarded(kind)
     local name, encode, decode = kind.name or 'value', kind.encode, kind.decode
     local copy = {}
-    for key, value in pairs(kind) do
+    for key, value in every(kind) do
         copy[key] = value
     end
     if encode ~= nil then
@@ -301,7 +303,7 @@ local DEFAULTS = {
 
 local function new_cfg(codec)
     local cfg, current = {}, {}
-    for name, value in pairs(DEFAULTS) do
+    for name, value in every(DEFAULTS) do
         cfg[name], current[name] = value, value
     end
     return setmetatable(cfg, {
@@ -310,7 +312,7 @@ local function new_cfg(codec)
                 error(("bad argument #1 to '?' (table expected, got %s)"):format(
                     options == nil and 'no value' or type(options)), 2)
             end
-            for name, default in pairs(DEFAULTS) do
+            for name, default in every(DEFAULTS) do
                 local value = options[name]
                 if value ~= nil then
                     -- As Tarantool: any value is a boolean, and what is no number is 0.
@@ -757,7 +759,7 @@ function ext.encode_error(e)
                 local value = entry[name]
                 if name == 'fields' then
                     value = setmetatable({}, map_mt)
-                    for k, v in pairs(entry.fields) do
+                    for k, v in every(entry.fields) do
                         rawset(value, k, v)
                     end
                 end
@@ -769,7 +771,7 @@ function ext.encode_error(e)
 end
 
 local NAME_OF = {}
-for name, number in pairs(NUMBER) do
+for name, number in every(NUMBER) do
     NAME_OF[number] = name
 end
 
@@ -785,7 +787,7 @@ function ext.decode_error_map(map)
             return nil, E.client(E.INVALID_MSGPACK, 'Invalid MsgPack - MP_ERROR_STACK array entry must be MP_MAP')
         end
         local named = {}
-        for number, value in pairs(entry) do
+        for number, value in every(entry) do
             local name = NAME_OF[number]
             if name ~= nil then
                 named[name] = value

@@ -8,7 +8,8 @@ local E = load('cord.error')
 local fiber = load('cord.fiber')
 local fail, new_deadline = fiber._internal.fail, fiber._internal.raw.deadline
 
-local type, tonumber, tostring, pairs, ipairs, pcall, select = type, tonumber, tostring, pairs, ipairs, pcall, select
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, tonumber, tostring, every, ipairs, pcall, select = type, tonumber, tostring, pairs, ipairs, pcall, select
 local error, setmetatable, format, min = error, setmetatable, string.format, math.min
 local raw_fd, raw_read, raw_write, raw_iowait = raw.fd, raw.read, raw.write, raw.iowait
 
@@ -525,7 +526,7 @@ local function flags_of(names, flags)
         return 0
     end
     local set = 0
-    for _, flag in pairs(type(flags) == 'table' and flags or { flags }) do
+    for _, flag in every(type(flags) == 'table' and flags or { flags }) do
         local number = number_of(names, flag)
         if number == nil then
             return nil
@@ -900,7 +901,7 @@ local function server_of(opts, field, usage, level)
     if type(opts) == 'function' then
         server[field] = opts
     elseif type(opts) == 'table' then
-        for key, value in pairs(opts) do
+        for key, value in every(opts) do
             server[key] = value
         end
     else

@@ -1,7 +1,8 @@
 -- What the `ssl_*` parameters of a URI become: the setup of a client or of a server. Not a module for scripts.
 local raw = ...
 
-local type, pairs = type, pairs
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, every = type, pairs
 local format = string.format
 
 local tls = {}
@@ -11,14 +12,14 @@ local NAMES = {
     'ssl_ca_file', 'ssl_cert_file', 'ssl_key_file', 'ssl_password', 'ssl_password_file', 'ssl_ciphers', 'ssl_server_name',
 }
 local KNOWN = {}
-for i, name in pairs(NAMES) do
+for i, name in every(NAMES) do
     KNOWN[name] = i
 end
 
 -- The values in the order of NAMES, or nil and what is wrong.
 local function values_of(params)
     local values = {}
-    for name, list in pairs(params) do
+    for name, list in every(params) do
         if name:find('^ssl_') and not KNOWN[name] then
             return nil, format("unexpected parameter '%s'", name)
         elseif KNOWN[name] then
@@ -47,7 +48,7 @@ local function setup(make, params)
     elseif transport ~= nil then
         return false, 'Invalid transport: ' .. transport
     end
-    for name in pairs(params) do
+    for name in every(params) do
         if KNOWN[name] then
             return false, format("parameter '%s' needs transport=ssl", name)
         end
@@ -68,7 +69,7 @@ end
 --- Makes the `params` a script wrote into those of a parsed URI; nil and a text if they cannot be.
 function tls.params(written)
     local params = {}
-    for name, value in pairs(written) do
+    for name, value in every(written) do
         local kind = type(value)
         if type(name) ~= 'string' or (kind ~= 'string' and kind ~= 'number') then
             return nil, 'params should be a table of strings'

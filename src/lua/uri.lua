@@ -1,6 +1,8 @@
 -- URIs as Tarantool's `uri` module reads and writes them: host:service, [ipv6]:service, a bare port, Unix sockets,
 -- credentials, query parameters, lists, and the table form.
 local ffi = require('ffi')
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local every = pairs
 
 local uri = {}
 
@@ -205,7 +207,7 @@ local function add_params(result, params, overwrite)
     if type(params) ~= 'table' then
         return 'Incorrect type for URI parameters: should be a table'
     end
-    for name, value in pairs(params) do
+    for name, value in every(params) do
         if type(name) ~= 'string' then
             return 'Incorrect type for URI parameter name: should be a string'
         end
@@ -357,7 +359,7 @@ end
 
 local function format_params(params, write_sensitive)
     local names = {}
-    for name in pairs(params) do
+    for name in every(params) do
         if write_sensitive or name:sub(1, 4) ~= 'ssl_' then
             names[#names + 1] = name
         end

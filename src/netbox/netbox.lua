@@ -16,7 +16,8 @@ local bit = require('bit')
 
 local fraw, fail = fiber._internal.raw, fiber._internal.fail_at_caller
 local raise, complain = E.raise_at_caller, E.complain
-local type, tostring, tonumber, pcall, pairs, ipairs = type, tostring, tonumber, pcall, pairs, ipairs
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, tostring, tonumber, pcall, every, ipairs = type, tostring, tonumber, pcall, pairs, ipairs
 local setmetatable, getmetatable, select, unpack, next = setmetatable, getmetatable, select, unpack, next
 local format, upper, concat = string.format, string.upper, table.concat
 local NULL, is_object = msgpack.NULL, msgpack.is_object
@@ -228,7 +229,7 @@ local function check_options(opts, template)
     if type(opts) ~= 'table' then
         return illegal('options should be a table')
     end
-    for key, value in pairs(opts) do
+    for key, value in every(opts) do
         local expected = template[key]
         if expected == nil then
             return illegal(format("unexpected option '%s'", tostring(key)))
@@ -1012,7 +1013,7 @@ function index_methods.count(index, key, opts)
         key = NULL
     end
     local rest, iterator = {}, nil
-    for name, value in pairs(opts ~= nil and opts or {}) do
+    for name, value in every(opts ~= nil and opts or {}) do
         if name == 'iterator' then
             iterator = value
         elseif name ~= 'return_raw' then
@@ -1158,7 +1159,7 @@ local FEATURES = {
     'fetch_snapshot_cursor', 'is_sync', 'insert_arrow',
 }
 local FEATURE_NUMBERS = {}
-for number, name in pairs(FEATURES) do
+for number, name in every(FEATURES) do
     FEATURE_NUMBERS[name] = number
 end
 
@@ -1195,7 +1196,7 @@ end
 
 function core.feature_table(p)
     local result = {}
-    for number, name in pairs(FEATURES) do
+    for number, name in every(FEATURES) do
         result[name] = p.features[number] == true
     end
     return result
@@ -1452,7 +1453,7 @@ end
 
 local function copy_options(opts)
     local result = {}
-    for key, value in pairs(opts) do
+    for key, value in every(opts) do
         result[key] = value
     end
     return result

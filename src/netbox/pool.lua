@@ -9,7 +9,8 @@ local fiber = load('cord.fiber')
 local netbox = load('cord.netbox')
 
 local fraw, fail = fiber._internal.raw, fiber._internal.fail_at_caller
-local type, pairs, ipairs, tostring, tonumber, error, pcall = type, pairs, ipairs, tostring, tonumber, error, pcall
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, every, ipairs, tostring, tonumber, error, pcall = type, pairs, ipairs, tostring, tonumber, error, pcall
 local setmetatable, unpack, format = setmetatable, unpack, string.format
 
 local NO_CONNECTION = 77
@@ -91,10 +92,10 @@ local OPTIONS = {
 
 local function read_options(opts)
     local result = {}
-    for key, value in pairs(DEFAULTS) do
+    for key, value in every(DEFAULTS) do
         result[key] = value
     end
-    for key, value in pairs(opts or {}) do
+    for key, value in every(opts or {}) do
         local kind = OPTIONS[key]
         if kind == nil then
             return nil, format("unexpected option '%s'", tostring(key))
@@ -109,12 +110,12 @@ end
 
 local function connection(source, options)
     local uri, opts = source, {}
-    for key, value in pairs(options.connect or {}) do
+    for key, value in every(options.connect or {}) do
         opts[key] = value
     end
     if type(source) == 'table' and source.uri ~= nil then
         uri = source.uri
-        for key, value in pairs(source) do
+        for key, value in every(source) do
             if key ~= 'uri' and key ~= 'name' and key ~= 'params' then
                 opts[key] = value
             end
@@ -161,7 +162,7 @@ function pool.connect(servers, opts)
         waiting = waiting,
         closed = false,
         signal = function()
-            for f in pairs(waiting) do
+            for f in every(waiting) do
                 pcall(fiber.wakeup, f)
             end
         end,

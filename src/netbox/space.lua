@@ -3,7 +3,8 @@ local _, load = ...
 
 local tuples = load('cord.netbox.tuple')
 
-local type, setmetatable, rawget, pairs, ipairs, tostring = type, setmetatable, rawget, pairs, ipairs, tostring
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, setmetatable, rawget, every, ipairs, tostring = type, setmetatable, rawget, pairs, ipairs, tostring
 
 -- ---------------------------------------------------------------- rows into objects
 
@@ -85,7 +86,7 @@ local function plain_format(row)
     local format = {}
     for i, field in ipairs(type(row[7]) == 'table' and row[7] or {}) do
         local copy = {}
-        for k, v in pairs(field) do
+        for k, v in every(field) do
             copy[k] = v
         end
         copy.name = tostring(copy.name or copy[1])
@@ -136,7 +137,7 @@ return function(core, conn, rc, p, rows)
             space.index[index.id], space.index[index.name] = index, index
         end
     end
-    for space, other in pairs(others) do
+    for space, other in every(others) do
         other.index = space.index
     end
     conn._spaces = spaces

@@ -7,7 +7,8 @@ local raise, complain = E.raise_at_caller, E.complain
 local msgpack = load('cord.msgpack')
 local ffi = require('ffi')
 
-local type, setmetatable, rawset, next, pairs = type, setmetatable, rawset, next, pairs
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, setmetatable, rawset, next, every = type, setmetatable, rawset, next, pairs
 local upper, gsub = string.upper, string.gsub
 
 local BEGIN, COMMIT, ROLLBACK = 14, 15, 16
@@ -151,7 +152,7 @@ return function(core, methods)
         elseif type(opts) ~= 'table' then
             return E.illegal_params('options should be a table')
         end
-        for key in pairs(opts) do
+        for key in every(opts) do
             if TXN_OPTIONS[key] and key ~= 'timeout' then
                 return E.illegal_params('options are either in the wrong order or mixed up')
             end

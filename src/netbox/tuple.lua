@@ -7,7 +7,8 @@ local raise, complain = E.raise_at_caller, E.complain
 local msgpack = load('cord.msgpack')
 local json = load('cord.json')
 
-local type, rawget, getmetatable, setmetatable, select, pcall, pairs, ipairs =
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, rawget, getmetatable, setmetatable, select, pcall, every, ipairs =
     type, rawget, getmetatable, setmetatable, select, pcall, pairs, ipairs
 local tostring, unpack, concat = tostring, unpack, table.concat
 local find, match, sub = string.find, string.match, string.sub
@@ -351,7 +352,7 @@ local function is_map(value)
     elseif type(hint) == 'string' then
         return false
     end
-    for key in pairs(value) do
+    for key in every(value) do
         if type(key) ~= 'number' or key < 1 or key % 1 ~= 0 then
             return true
         end
@@ -372,7 +373,7 @@ local function text_of_value(value, depth)
     end
     local parts = {}
     if is_map(value) then
-        for key, item in pairs(value) do
+        for key, item in every(value) do
             parts[#parts + 1] = text_of_value(key, depth + 1) .. ': ' .. text_of_value(item, depth + 1)
         end
         return '{' .. concat(parts, ', ') .. '}'
@@ -455,11 +456,11 @@ local function set_formats(bytes)
         return
     end
     format_bytes = nil
-    for id in pairs(format_metas) do
+    for id in every(format_metas) do
         format_metas[id] = nil
     end
     format_metas[-1] = metatable_of(nil)
-    for id, fields in pairs(bytes and msgpack.decode(bytes) or {}) do
+    for id, fields in every(bytes and msgpack.decode(bytes) or {}) do
         local format = {}
         for i, field in ipairs(fields) do
             format[i] = type(field) == 'table' and field or { name = field }
@@ -496,7 +497,7 @@ function tuple.new(t, ...)
     return setmetatable(copy(t), metatable_of(nil))
 end
 
-for name, method in pairs(methods) do
+for name, method in every(methods) do
     tuple[name] = method
 end
 

@@ -8,7 +8,8 @@ local fiber = load('cord.fiber')
 local log = load('cord.log')
 local msgpack = load('cord.msgpack')
 
-local type, tostring, pairs, pcall, setmetatable = type, tostring, pairs, pcall, setmetatable
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, tostring, every, pcall, setmetatable = type, tostring, pairs, pcall, setmetatable
 
 local PROC_LUA = 32
 local WATCH, UNWATCH, WATCH_ONCE = 74, 75, 77
@@ -77,7 +78,7 @@ return function(core, methods)
             return
         end
         topic.value, topic.version, topic.unseen, topic.epoch = event[KEY_DATA], topic.version + 1, true, conn._epoch
-        for watcher in pairs(topic.watchers) do
+        for watcher in every(topic.watchers) do
             schedule(conn, topic, watcher)
         end
         acknowledge(conn, topic)
@@ -87,7 +88,7 @@ return function(core, methods)
 
     -- Subscribes anew after each connect: an on_connect trigger like any other.
     local function resubscribe(conn)
-        for key, topic in pairs(conn._watchers) do
+        for key, topic in every(conn._watchers) do
             topic.unseen = false
             post(conn, WATCH, key)
         end

@@ -10,7 +10,8 @@ local uri = load('cord.uri')
 local uuid = load('cord.uuid')
 
 local fraw = fiber._internal.raw
-local type, pairs, ipairs, next, tostring, tonumber, setmetatable, getmetatable, pcall, error, select =
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, every, ipairs, next, tostring, tonumber, setmetatable, getmetatable, pcall, error, select =
     type, pairs, ipairs, next, tostring, tonumber, setmetatable, getmetatable, pcall, error, select
 local format, stderr = string.format, io.stderr
 
@@ -281,7 +282,7 @@ local function split(where, opts)
         fail(format("%s: option 'functions' should be a table, got %s", where, type(functions)), 3)
     end
     functions = functions or {}
-    for key, value in pairs(opts) do
+    for key, value in every(opts) do
         if LIMITS[key] and type(value) ~= 'function' then
             check_limit(where, key, value)
             options[key] = value
@@ -317,7 +318,7 @@ local function keep_house()
     repeat
         fiber.sleep(1)
         raw.tick()
-        for number, self in pairs(live) do
+        for number, self in every(live) do
             if self._stopped and raw.destroy(number) then
                 live[number], kept[FUNCTIONS + number] = nil, nil
                 ended(number)
@@ -436,7 +437,7 @@ local function set_user(self, where, name, what)
     elseif grants ~= nil and type(grants) ~= 'table' then
         fail(format("%s: grants of user '%s' should be a table, got %s", where, name, type(grants)), 4)
     end
-    for key in pairs(what) do
+    for key in every(what) do
         if key ~= 'password' and key ~= 'grants' then
             fail(format("%s: unexpected option '%s' of user '%s'", where, text_of(key), name), 4)
         end
@@ -468,7 +469,7 @@ local function set_users(self, where, users)
         -- Whoever names users means that others may do nothing.
         set_user(self, where, 'guest', false)
     end
-    for name, what in pairs(users) do
+    for name, what in every(users) do
         set_user(self, where, name, what)
     end
 end
@@ -622,7 +623,7 @@ function server.listen(address, opts)
     }, meta)
     kept[FUNCTIONS + number] = functions
     live[number] = self
-    for key in pairs(LIMITS) do
+    for key in every(LIMITS) do
         if options[key] then
             raw.limit(number, key, options[key])
         end
@@ -809,7 +810,7 @@ function server.cfg(opts)
     if opts ~= nil and type(opts) ~= 'table' then
         return fail('server.cfg(options): a table of options expected, got ' .. type(opts))
     end
-    for key, value in pairs(opts ~= nil and opts or {}) do
+    for key, value in every(opts ~= nil and opts or {}) do
         if key ~= 'reuse_handlers' then
             return fail(format("server.cfg: unexpected option '%s'", text_of(key)))
         elseif type(value) ~= 'boolean' then

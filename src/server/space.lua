@@ -5,7 +5,8 @@ local E = load('cord.error')
 local msgpack = load('cord.msgpack')
 local tuples = load('cord.netbox.tuple')
 
-local type, pairs, next, setmetatable, tostring, tonumber, rawget =
+-- Not named pairs, lest LuaJIT compiles loops that a finalizer may never leave: docs/jit.md.
+local type, every, next, setmetatable, tostring, tonumber, rawget =
     type, pairs, next, setmetatable, tostring, tonumber, rawget
 local encode, map_mt = msgpack.encode, msgpack.map_mt
 local format = string.format
@@ -230,7 +231,7 @@ return function(raw)
     -- The parts of an index as box.space shows them.
     local function parts_of(list)
         local parts = {}
-        for i, part in pairs(list) do
+        for i, part in every(list) do
             parts[i] = {
                 fieldno = (part.field or part[1]) + 1,
                 type = part.type or part[2],
@@ -281,7 +282,7 @@ return function(raw)
             if not by_id and type(name) ~= 'string' then
                 return nil
             end
-            for _, row in pairs(rows(space._number, VINDEX, 0, { space.id })) do
+            for _, row in every(rows(space._number, VINDEX, 0, { space.id })) do
                 if row[by_id and 2 or 3] == name then
                     return index_of(space._number, row)
                 end
@@ -310,7 +311,7 @@ return function(raw)
         return setmetatable({ _number = self._number, space_id = self.id, id = 0 }, index_meta)
     end
 
-    for _, name in pairs({ 'select', 'get', 'min', 'max', 'count', 'len', 'update', 'delete', 'pairs' }) do
+    for _, name in every({ 'select', 'get', 'min', 'max', 'count', 'len', 'update', 'delete', 'pairs' }) do
         local method = index_methods[name]
         space_methods[name] = function(self, key, argument)
             return method(primary(self, name), key, argument)
@@ -413,10 +414,10 @@ return function(raw)
 
     -- All spaces are others.
     local function restored(number)
-        for key in pairs(all[number]) do
+        for key in every(all[number]) do
             all[number][key] = nil
         end
-        for _, row in pairs(rows(number, VSPACE, 0, {})) do
+        for _, row in every(rows(number, VSPACE, 0, {})) do
             if row[1] >= FIRST_ID then
                 remember(number, row[1], row[3])
             end
