@@ -188,6 +188,10 @@ describe('TLS', function()
             assert.same({ false, prefix .. 'Invalid transport: tls' }, { ok, tostring(err) })
             ok, err = pcall(make, '127.0.0.1:1?ssl_ca_file=x')
             assert.same({ false, prefix .. "parameter 'ssl_ca_file' needs transport=ssl" }, { ok, tostring(err) })
+            for _, name in ipairs { 'ssl_ca_file', 'ssl_cert_file', 'ssl_ciphers' } do
+                ok, err = pcall(make, { uri = '127.0.0.1:1', params = { transport = 'ssl', [name] = '' } })
+                assert.same({ false, prefix .. "parameter '" .. name .. "' is empty" }, { ok, tostring(err) })
+            end
         end
         -- What a configuration may leave there when encryption is switched off.
         srv = server.listen('127.0.0.1:0?transport=plain&ssl_cert_file=x', handlers())

@@ -25,8 +25,11 @@ local function values_of(params)
         elseif KNOWN[name] then
             if #list > 1 then
                 return nil, format("parameter '%s' is given %d times", name, #list)
+            elseif list[1] == '' and name ~= 'ssl_password' then
+                -- An unset variable of some configuration, most likely: without a CA nobody would be verified.
+                return nil, format("parameter '%s' is empty", name)
             end
-            values[KNOWN[name]] = list[1] ~= '' and list[1] or nil
+            values[KNOWN[name]] = list[1]
         end
     end
     return values

@@ -45,6 +45,14 @@ impl Side {
             Side::Server(conn) => conn.is_handshaking(),
         }
     }
+
+    /// Whether there are messages to be encoded, alerts among them.
+    fn wants_write(&self) -> bool {
+        match self {
+            Side::Client(conn) => conn.wants_write(),
+            Side::Server(conn) => conn.wants_write(),
+        }
+    }
 }
 
 impl fmt::Debug for Side {
@@ -87,6 +95,8 @@ pub struct Tls {
     closed: bool,
     /// We said so.
     said: bool,
+    /// What was wrong behind the plain bytes that the last read gave.
+    late: Option<Error>,
     problem: Option<String>,
 }
 
@@ -147,6 +157,7 @@ impl Tls {
             ended: false,
             closed: false,
             said: false,
+            late: None,
             problem: None,
         }
     }
@@ -213,7 +224,12 @@ impl Tls {
             if let Some(room) = buffer.get_mut(n..)
                 && !room.is_empty()
             {
-                n += self.pump(room, socket)?;
+                match self.pump(room, socket) {
+                    Ok(more) => n += more,
+                    // The problem stays, and is told once there is nothing else to give.
+                    Err(_) if n > 0 => {}
+                    Err(error) => return Err(error),
+                }
             }
             if n > 0 || buffer.is_empty() {
                 return Ok(n);
@@ -270,6 +286,10 @@ impl Tls {
             return;
         }
         self.said = true;
+        if let Some(error) = self.late.take() {
+            let _ = self.break_off(&error, socket);
+            return;
+        }
         let mut note = [0; 128];
         let incoming = self.incoming.get_mut(self.start..self.end).unwrap_or_default();
         let written = match &mut self.side {
@@ -359,6 +379,9 @@ impl Tls {
         if let Some(problem) = &self.problem {
             return Err(io::Error::new(ErrorKind::InvalidData, problem.clone()));
         }
+        if let Some(error) = self.late.take() {
+            return Err(self.break_off(&error, socket));
+        }
         let mut filled = 0;
         loop {
             if !plain.is_empty() && (filled == plain.len() || !self.rest.is_empty()) {
@@ -375,8 +398,11 @@ impl Tls {
                     self.closed = true;
                     return Ok(filled);
                 }
-                // What was decrypted before comes first: the error comes again.
-                Err(_) if filled > 0 => return Ok(filled),
+                // What was decrypted before comes first.
+                Err(error) if filled > 0 => {
+                    self.late = Some(error);
+                    return Ok(filled);
+                }
                 Err(error) => return Err(self.break_off(&error, socket)),
             }
         }
@@ -419,13 +445,9 @@ impl Tls {
     /// Words for the error; the peer is told by an alert.
     #[cold]
     fn break_off(&mut self, error: &Error, socket: &mut impl Write) -> io::Error {
-        // What is left to send is the alert: there is nothing to read any more.
+        // What is left to send is the alert. The bytes in error are not looked at again: rustls would send another.
         let mut ignored = 0;
-        for _ in 0..8 {
-            if !matches!(self.step(&mut [], &mut ignored), Ok(Step::Again)) {
-                break;
-            }
-        }
+        while self.side.wants_write() && matches!(self.step(&mut [], &mut ignored), Ok(Step::Again)) {}
         let _ = self.flush(socket);
         let when = if self.established { "TLS" } else { "TLS handshake" };
         self.fail(format!("{when}: {}", words(error)))
