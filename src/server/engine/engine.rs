@@ -3,7 +3,8 @@
 //! Source: `src/box/box.cc` (`box_select`, `box_process1`) and `src/box/memtx_space.c`, Tarantool 3.9-dev.
 
 use super::error::{self, BoxError, Field, Result};
-use super::key::Key;
+use super::format::Format;
+use super::key::{Key, KeyDef};
 use super::query::{After, IteratorType, Plan};
 use super::space::{Change, Conflict, Index, Space, Tuple, View};
 use super::txn::{Txn, TxnId};
@@ -634,9 +635,7 @@ impl Engine {
     ) -> Result<Option<Tuple>> {
         self.check_write(txn)?;
         if self.txns.is_empty() && index == IndexRef::Id(0) {
-            let mut scratch = std::mem::take(&mut self.scratch);
-            let done = self.update_in_place(space, key, ops, base, &mut scratch);
-            self.scratch = scratch;
+            let done = self.update_in_place(space, |_, primary| primary.of_usual_key(key), ops, base);
             if done.is_some() {
                 return Ok(done);
             }
@@ -665,13 +664,27 @@ impl Engine {
         Ok(Some(new))
     }
 
-    /// Changes a tuple where no transaction looks on and nothing objects: the usual case, with one walk down the tree. Nothing
-    /// was done, and nothing is said of why, where it is not that.
+    /// Changes the tuple that has the primary key which `key_of` gives, where no transaction looks on and nothing objects:
+    /// the usual case, with one walk down the tree. Nothing was done, and nothing is said of why, where it is not that.
     #[inline]
     fn update_in_place(
         &mut self,
         space: SpaceRef<'_>,
-        key: &[u8],
+        key_of: impl FnOnce(&Format, &KeyDef) -> Option<Key>,
+        ops: &[u8],
+        base: u64,
+    ) -> Option<Tuple> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let done = self.update_found(space, key_of, ops, base, &mut scratch);
+        self.scratch = scratch;
+        done
+    }
+
+    #[inline(always)]
+    fn update_found(
+        &mut self,
+        space: SpaceRef<'_>,
+        key_of: impl FnOnce(&Format, &KeyDef) -> Option<Key>,
         ops: &[u8],
         base: u64,
         scratch: &mut Vec<u8>,
@@ -683,7 +696,7 @@ impl Engine {
         if primary.id != 0 {
             return None;
         }
-        let key = primary.key.of_usual_key(key)?;
+        let key = key_of(format, &primary.key)?;
         let slot = primary.tree.get_mut(&key)?;
         let ops = Operations::decode(ops, base, format).ok()?;
         scratch.clear();
@@ -722,10 +735,9 @@ impl Engine {
     ) -> Result<()> {
         self.check_write(txn)?;
         if self.txns.is_empty() {
-            let mut scratch = std::mem::take(&mut self.scratch);
-            let done = self.upsert_in_place(space, tuple, ops, base, &mut scratch);
-            self.scratch = scratch;
-            if done.is_some() {
+            let key_of =
+                |format: &Format, primary: &KeyDef| if format.is_valid(tuple) { primary.of_tuple(tuple) } else { None };
+            if self.update_in_place(space, key_of, ops, base).is_some() {
                 return Ok(());
             }
         }
@@ -757,41 +769,6 @@ impl Engine {
         let change = view.plan(old.as_ref(), new, Conflict::Replace, note(&mut decisive, txn));
         self.track(txn, id, &decisive);
         self.make(id, &change?, txn)
-    }
-
-    /// As [`Engine::update_in_place`], for the tuple that an UPSERT finds.
-    #[inline]
-    fn upsert_in_place(
-        &mut self,
-        space: SpaceRef<'_>,
-        tuple: &[u8],
-        ops: &[u8],
-        base: u64,
-        scratch: &mut Vec<u8>,
-    ) -> Option<()> {
-        let (limits, used) = (self.limits, self.used);
-        let space = self.space_to_change(space)?;
-        let format = &space.format;
-        if !format.is_valid(tuple) {
-            return None;
-        }
-        let (primary, others) = space.indexes.split_first_mut()?;
-        if primary.id != 0 {
-            return None;
-        }
-        let key = primary.key.of_tuple(tuple)?;
-        let slot = primary.tree.get_mut(&key)?;
-        let ops = Operations::decode(ops, base, format).ok()?;
-        scratch.clear();
-        let fits = ops.apply_in_one_pass(slot, format, limits.tuple, scratch)
-            && format.is_valid(scratch)
-            && primary.key.of_tuple(scratch).as_ref() == Some(&key);
-        if !fits {
-            return None;
-        }
-        let new = change_in_place(slot, others, scratch, limits.memory.saturating_sub(used))?;
-        self.used = (used + new.0.len()).saturating_sub(new.1);
-        Some(())
     }
 
     /// Removes the tuple of a whole key of a unique index, and returns it.
