@@ -15,8 +15,9 @@ use mlua::ffi::*;
 use std::ffi::{c_int, c_void};
 
 const N: usize = WINDOW / 4;
-/// Iterations of each loop: enough for LuaJIT's default `hotloop` of 56, then for a user's much larger one.
-const ROUNDS: [c_int; 2] = [200, 6000];
+/// Iterations of each loop: enough for LuaJIT's default `hotloop` of 56, then for a user's much larger one. The first is tried
+/// twice: LuaJIT may just then throw all its traces away because it has too many.
+const ROUNDS: [c_int; 3] = [200, 200, 6000];
 /// Stages of the probe whose snapshots are kept (calibrate.lua).
 const SNAPSHOTS: usize = 7;
 
