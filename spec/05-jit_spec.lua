@@ -794,6 +794,151 @@ describe('callbacks of the scheduler', function()
     end)
 end)
 
+describe('going on as the next fiber', function()
+    -- Proven, and as on a LuaJIT where it cannot be: nothing may differ but speed.
+    local function either(name, expected, script)
+        each(name, function(flags)
+            assert.same(expected, lines(script, { flags = flags }))
+            assert.same(expected, lines(script, { flags = flags, env = { CORD_PROVE_NOTHING = 'transfer' } }))
+        end)
+    end
+
+    each('is proven on x86-64', function(flags)
+        local script = [[
+            local fiber = require 'cord.fiber'
+            print(require('jit').arch ~= 'x64' or fiber._internal.raw.raises(), debug.getinfo(fiber.yield).what)
+        ]]
+        local proven = require('jit').arch == 'x64'
+        assert.same({ 'true\t' .. (proven and 'C' or 'Lua') }, lines(script, { flags = flags }))
+        assert.same({ tostring(not proven) .. '\tLua' }, lines(script, { flags = flags, env = { CORD_PROVE_NOTHING = 'transfer' } }))
+    end)
+
+    either('keeps the order, the values and the counts', { '1a 2a 3a 1b 2b 3b 1c 2c 3c', '36', ' 4 4 4', '0', 'true' }, [[
+        local fiber = require 'cord.fiber'
+        local order, fibers, sum = {}, {}, 0
+        for i = 1, 3 do
+            fibers[i] = fiber.new(function()
+                for _, letter in ipairs { 'a', 'b', 'c' } do
+                    order[#order + 1] = i .. letter
+                    -- Results of other values on the stack stay where they are.
+                    local x, y = i, { i }
+                    local none = select('#', fiber.yield(1, 2, 3))
+                    sum = sum + x + y[1] + none
+                end
+                order.csw = (order.csw or '') .. ' ' .. fiber.self():csw()
+            end)
+        end
+        for _ = 1, 5 do fiber.yield() end
+        print(table.concat(order, ' '))
+        print(sum)
+        print(order.csw)
+        print(select('#', fiber.yield()))
+        -- A fiber whose function is the native function itself, and one that calls it through pcall.
+        local f = fiber.new(fiber.yield)
+        f:set_joinable(true)
+        local g = fiber.new(pcall, fiber.yield)
+        g:set_joinable(true)
+        print(f:join() and select(2, g:join()))
+    ]])
+
+    either('raises in whoever was cancelled, where it stands, in compiled loops too', { '4000', '4000', 'true' }, [[
+        local fiber = require 'cord.fiber'
+        local raised, other, places = 0, 0, true
+        local function loop()
+            for _ = 1, 50 do fiber.yield() end
+        end
+        local function victim()
+            local ok, e = pcall(loop)
+            assert(not ok)
+            raised = raised + 1
+            places = places and tostring(e) == 'fiber is cancelled' and e.trace[1].line == 4
+        end
+        fiber.new(function()
+            for i = 1, 4000 do
+                other = other + 1
+                fiber.yield()
+            end
+        end)
+        for round = 1, 400 do
+            local group = {}
+            for i = 1, 10 do
+                group[i] = fiber.new(victim)
+            end
+            for _ = 1, 1 + round % 3 do fiber.yield() end
+            for i = 1, 10 do group[i]:cancel() end
+            fiber.yield()
+        end
+        while other < 4000 do fiber.yield() end
+        fiber.yield()
+        fiber.yield()
+        print(raised)
+        print(other)
+        print(places)
+    ]])
+
+    either('raises in stuck fibers, in coroutines and out of every kind of call', { '200', '200', '100', '100', '100', 'done' }, [[
+        local fiber = require 'cord.fiber'
+        local stuck, inner, direct, meta, caught = 0, 0, 0, 0, 0
+        local object = setmetatable({}, { __index = function() fiber.yield() end })
+        local function check(ok, e)
+            assert(not ok and tostring(e) == 'fiber is cancelled', tostring(e))
+            return 1
+        end
+        for _ = 1, 100 do
+            local list = {
+                fiber.new(function()
+                    string.gsub('a', 'a', function()
+                        stuck = stuck + check(pcall(fiber.yield))
+                        stuck = stuck + check(pcall(function() fiber.yield() end))
+                    end)
+                end),
+                fiber.new(function()
+                    local co = coroutine.wrap(function()
+                        inner = inner + check(pcall(fiber.yield))
+                        inner = inner + check(pcall(function() return (fiber.yield()) end))
+                    end)
+                    co()
+                end),
+                fiber.new(function() direct = direct + check(pcall(fiber.yield)) end),
+                fiber.new(function() meta = meta + check(pcall(function() return object.x end)) end),
+                fiber.new(function()
+                    xpcall(fiber.yield, function()
+                        caught = caught + check(pcall(fiber.sleep, 0))
+                    end)
+                end),
+            }
+            fiber.yield()
+            for i = 1, #list do list[i]:cancel() end
+            fiber.yield()
+            fiber.yield()
+        end
+        for _, n in ipairs { stuck, inner, direct, meta, caught } do print(n) end
+        print 'done'
+    ]])
+
+    either('reports an error with the fiber it came from', { 'true', 'true', '1' }, [[
+        local fiber = require 'cord.fiber'
+        local function guilty() fiber.yield() local t = nil; return t.x end
+        local bystanders = 0
+        for i = 1, 5 do fiber.new(function() for _ = 1, 4 do fiber.yield() end bystanders = bystanders + 1 end) end
+        local f = fiber.new(function() guilty() end)
+        f:set_joinable(true)
+        local ok, e = f:join()
+        print(not ok and tostring(e):match("attempt to index local 't' %(a nil value%)") ~= nil)
+        for _ = 1, 5 do fiber.yield() end
+        print(bystanders == 5)
+        local thread
+        fiber.new(function() thread = coroutine.running() for _ = 1, 10 do fiber.yield() end end)
+        fiber.new(function() for _ = 1, 10 do fiber.yield() end end)
+        for _ = 1, 5 do fiber.yield() end
+        local ok, err = coroutine.resume(thread)
+        assert(not ok and err == 'cannot resume running coroutine', err)
+        assert(coroutine.status(thread) == 'suspended')
+        assert(debug.traceback(thread):match "'yield'", debug.traceback(thread))
+        print(1)
+    ]])
+end)
+
 describe('a LuaJIT of which nothing can be proven', function()
     local env = { CORD_PROVE_NOTHING = '1' }
 

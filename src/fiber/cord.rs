@@ -104,7 +104,8 @@ pub trait Body: Sized + 'static {
     /// Kept in each record.
     type Data: Default;
 
-    /// Runs a light fiber until it waits or ends.
+    /// Runs a light fiber until it waits or ends, or another one that it has given the processor to
+    /// ([`take_light_head`](Cord::take_light_head)): the outcome is the current fiber's.
     unsafe fn resume(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> Outcome;
     /// Called instead of nothing before `resume` of a light fiber that has [`attention`], which it takes.
     unsafe fn prepare(cord: *mut Cord<Self>, f: FiberPtr<Self>);

@@ -11,7 +11,8 @@
 //!   +-----------------+                +------------------+          +------------------+
 //! ```
 //!
-//! - A **light** fiber waits by returning to its runner's loop (`lua_yield`), which takes the next one: no switch.
+//! - A **light** fiber waits by returning to its runner's loop (`lua_yield`), which takes the next one: no switch. Where
+//!   the next one is light too and nothing is to be done before it runs, the body may go on as that one by itself.
 //! - A **stuck** fiber must wait where its body cannot return to the loop. It keeps the stack it stands on, and with it
 //!   the runner; the trampoline takes an idle runner, or resumes the next stuck fiber's stack directly.
 //! - A stuck fiber that later waits where it can falls back into its runner's loop, which simply goes on.
@@ -23,11 +24,12 @@
 //! before they give up their stack, so that the lack of memory is an error of their own call.
 
 use super::cord::{Body, Cord, Outcome, Refused, thread_mark};
-use super::fiber::{Fiber, FiberPtr, attention, flag};
+use super::fiber::{Fiber, FiberPtr, Wait, attention, flag};
 use super::ready::Ring;
 use crate::sys::segv::Whose;
 use crate::sys::stack::{self, Place, Stack, StackError, prefetch};
 use std::ffi::c_void;
+use std::ptr::NonNull;
 
 /// Cache lines of a record, and of the frames near a suspended stack's end: for prefetching.
 const RECORD_LINES: usize = 3;
@@ -130,8 +132,9 @@ unsafe extern "C" fn run_loop<B: Body>(argument: *mut c_void) -> ! {
                 Place::suspend(&raw mut (*me).place, (*cord).home);
                 continue;
             }
+            // Another one may come back: a body can go on as the next fiber by itself.
             if B::resume(cord, f) == Outcome::Ended {
-                end(cord, f);
+                end(cord, (*cord).current);
             }
         }
     }
@@ -143,6 +146,15 @@ unsafe fn take_light<B: Body>(cord: *mut Cord<B>, f: FiberPtr<B>) {
     // SAFETY: called by the loop with the head of its queue.
     unsafe {
         (*cord).ready.pop_front();
+        begin_light(cord, f);
+    }
+}
+
+/// Makes the light fiber `f`, just taken off the head of the ready queue, the current one.
+#[inline(always)]
+unsafe fn begin_light<B: Body>(cord: *mut Cord<B>, f: FiberPtr<B>) {
+    // SAFETY: as for `take_light`.
+    unsafe {
         if (*cord).ready.len() >= LIGHT_PREFETCH_FROM {
             B::prefetch((*cord).ready.peek(0), (*cord).ready.peek(1), (*cord).ready.peek(2));
         }
@@ -268,6 +280,55 @@ impl<B: Body> Cord<B> {
                 (*f).runner = std::ptr::null_mut();
             }
             B::after_switch(cord, saved);
+        }
+    }
+
+    /// The head of the ready queue, if its body can be resumed at once, with nothing to be done before; else the loop of a
+    /// runner must look at it, or at the outside world.
+    ///
+    /// # Safety
+    /// The cord is live.
+    #[inline(always)]
+    pub unsafe fn light_head(cord: *mut Self) -> Option<NonNull<Fiber<B>>> {
+        // SAFETY: the caller's contract; what is queued is live.
+        unsafe {
+            if (*cord).budget <= 1 || (*cord).ready.is_empty() {
+                return None;
+            }
+            let f = (*cord).ready.peek(0);
+            ((*f).attention == 0).then(|| NonNull::new_unchecked(f))
+        }
+    }
+
+    /// Makes the fiber that [`light_head`](Self::light_head) gave the current one: its body goes on next, on the stack of
+    /// the one that has just waited.
+    ///
+    /// # Safety
+    /// As said; the runner's loop is told by [`Body::resume`] alone.
+    #[inline(always)]
+    pub unsafe fn take_light_head(cord: *mut Self, f: NonNull<Fiber<B>>) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            (*cord).budget -= 1;
+            take_light(cord, f.as_ptr());
+        }
+    }
+
+    /// As [`take_light_head`](Self::take_light_head), and the running fiber goes to the tail of the ready queue.
+    ///
+    /// # Safety
+    /// As for that.
+    #[inline(always)]
+    pub unsafe fn yield_to_light_head(cord: *mut Self, f: NonNull<Fiber<B>>) {
+        // SAFETY: the caller's contract. The queue has just got a free slot.
+        unsafe {
+            let from = (*cord).current;
+            (*from).flags |= flag::READY;
+            (*from).wait = Wait::Yield;
+            (*cord).budget -= 1;
+            (*cord).ready.pop_front();
+            (*cord).ready.push_back_free(from);
+            begin_light(cord, f.as_ptr());
         }
     }
 

@@ -3,7 +3,7 @@
 //! Two rules shape this file. A suspended thread's stack is touched only by pushes and moves that cannot allocate, call
 //! or raise; whatever can is done on the *scratch* thread, under a protected call, and moved. And no native code runs
 //! after a light fiber's wait: whoever wakes it leaves the results on its stack, where they become the results of the C
-//! function that yielded.
+//! function that yielded. (What such a function is to raise is carried there: transfer.rs.)
 
 use super::calibrate::Words;
 use super::jit::{self, HOOK_ACTIVE, HOOK_GC, HOOK_VMEVENT, MARK, Mode};
@@ -44,6 +44,8 @@ pub struct Data {
     doomed: bool,
     /// It is a native fiber.
     pub native: bool,
+    /// A [`code`] that the C function it waits in raises when it is resumed, instead of returning.
+    pub raise: u8,
     /// How `lua_resume` ended.
     pub status: c_int,
     /// Kept results: how many, or -1 for an error value.
@@ -102,6 +104,7 @@ impl Default for Data {
             announced: false,
             doomed: false,
             native: false,
+            raise: 0,
             status: 0,
             results: 0,
             waiter: std::ptr::null_mut(),
@@ -161,6 +164,8 @@ pub struct LuaBody {
     pub listeners: Vec<Listener>,
     /// Takes what a fiber with `flag::SERVED` left on its thread when its function has ended: results, or an error.
     pub served: Option<unsafe fn(*mut State, LuaFiber)>,
+    /// The thread that carries errors into waiting fibers (transfer.rs); null where it cannot.
+    pub carrier: *mut lua_State,
     /// The hook a doomed fiber's error is raised from replaces this one for a moment.
     saved_hook: (Option<lua_Hook>, c_int, c_int),
 }
@@ -188,6 +193,7 @@ impl LuaBody {
             protected: 0,
             listeners: Vec::new(),
             served: None,
+            carrier: std::ptr::null_mut(),
             saved_hook: (None, 0, 0),
         }
     }
@@ -295,15 +301,21 @@ impl Body for LuaBody {
             }
             let nargs = (*f).data.nargs;
             (*f).data.nargs = 0;
-            (*cord).body.mark(l, 0);
-            let status = lua_resume_(l, nargs);
+            let status = if (*f).data.raise == 0 {
+                (*cord).body.mark(l, 0);
+                lua_resume_(l, nargs)
+            } else {
+                lua_resume_((*cord).body.carrier, 0)
+            };
+            // Whoever it was that came back: see transfer.rs.
+            let f = (*cord).current;
             if status == LUA_YIELD {
                 if (*f).data.announced {
                     // Only a wait where the word was proven is announced.
-                    *jit::cframe(l) = MARK;
+                    *jit::cframe((*f).data.l) = MARK;
                     (*f).data.announced = false;
                 } else {
-                    (*cord).body.mark(l, MARK);
+                    (*cord).body.mark((*f).data.l, MARK);
                     foreign_yield(cord, f);
                 }
                 return Outcome::Yielded;
@@ -320,6 +332,7 @@ impl Body for LuaBody {
             let wake = (*cord).take_wake(f);
             match (*f).wait {
                 Wait::None | Wait::Create => {}
+                Wait::Yield if !(*cord).body.carrier.is_null() => (*f).data.raise = code_of(wake) as u8,
                 _ if (*f).data.nargs > 0 => {}
                 _ => (*f).data.nargs = push_wake((*f).data.l, f, wake),
             }

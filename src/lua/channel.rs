@@ -18,6 +18,7 @@ use super::body::{LuaBody, LuaFiber, code};
 use super::fiber::{arm_deadline, before_wait, fail_with, quick, quick_wait, wait, waiter_of, way};
 use super::jit::first_userdata;
 use super::state::{self, Keep, State};
+use super::transfer::{self, Next, STAY, waiting};
 use crate::fiber::fiber::{Wait, flag};
 use crate::fiber::wait::WaitList;
 use crate::sys::luajit::Entry;
@@ -52,8 +53,8 @@ const FUNCTIONS: &[Entry] = &[
     (c"is_channel", l_is_channel),
     (c"put", l_put),
     (c"get", l_get),
-    (c"wait_put", l_wait_put),
-    (c"wait_get", l_wait_get),
+    (c"wait_put", waiting!(l_wait_put, wait_put_at_once)),
+    (c"wait_get", waiting!(l_wait_get, wait_get_at_once)),
     (c"close", l_close),
     (c"state", l_state),
     (c"destroy", l_destroy),
@@ -531,6 +532,38 @@ unsafe extern "C" fn ffi_get(channel: *mut Channel) -> c_int {
         }
         lua_pushboolean(waiter_of(writer), 1);
         hand_over_first((*channel).state, &raw mut (*channel).writers, writer)
+    }
+}
+
+/// `wait_put(channel)` where it goes straight to the next fiber.
+unsafe extern "C-unwind" fn wait_put_at_once(l: *mut lua_State, frame: usize) -> Next {
+    // SAFETY: called by `waiting` with the running thread.
+    unsafe { wait_at_once(l, frame, Wait::Put, |channel| &raw mut (*channel).writers) }
+}
+
+/// `wait_get(channel)`, as that.
+unsafe extern "C-unwind" fn wait_get_at_once(l: *mut lua_State, frame: usize) -> Next {
+    // SAFETY: as above.
+    unsafe { wait_at_once(l, frame, Wait::Get, |channel| &raw mut (*channel).readers) }
+}
+
+#[inline(always)]
+unsafe fn wait_at_once(
+    l: *mut lua_State,
+    frame: usize,
+    kind: Wait,
+    list: impl FnOnce(*mut Channel) -> *mut WaitList<LuaBody>,
+) -> Next {
+    // SAFETY: as for `l_wait_put`.
+    unsafe {
+        match transfer::quiet_chance(l) {
+            Some((s, f, to)) if (*s).cord.body.proven.userdata && (*f).attention == 0 => {
+                let channel: *mut Channel = first_userdata(l, size_of::<Channel>()).cast();
+                WaitList::link_last(list(channel), f);
+                transfer::leave(s, f, l, to, frame, kind)
+            }
+            _ => STAY,
+        }
     }
 }
 

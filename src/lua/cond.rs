@@ -4,6 +4,7 @@ use super::body::{LuaBody, LuaCord, LuaFiber};
 use super::fiber::{arm_deadline, before_wait, fail_with, quick, quick_wait, wait, way};
 use super::jit::first_userdata;
 use super::state::{self, State};
+use super::transfer::{self, Next, STAY, waiting};
 use crate::fiber::fiber::{Wait, attention};
 use crate::fiber::wait::WaitList;
 use crate::sys::luajit::Entry;
@@ -25,7 +26,7 @@ const FUNCTIONS: &[Entry] = &[
     (c"new", l_new),
     (c"is_cond", l_is_cond),
     (c"wait", l_wait),
-    (c"wait_forever", l_wait_forever),
+    (c"wait_forever", waiting!(l_wait_forever, wait_at_once)),
     (c"signal", l_signal),
     (c"broadcast", l_broadcast),
     (c"destroy", l_destroy),
@@ -130,6 +131,24 @@ unsafe extern "C-unwind" fn l_wait(l: *mut lua_State) -> c_int {
             arm_deadline(s, l, 2);
         }
         wait(s, l, way, 0)
+    }
+}
+
+/// `wait_forever(cond)` where it goes straight to the next fiber.
+unsafe extern "C-unwind" fn wait_at_once(l: *mut lua_State, frame: usize) -> Next {
+    // SAFETY: called by `waiting` with the running thread; the rest as for `l_wait`.
+    unsafe {
+        match transfer::quiet_chance(l) {
+            Some((s, f, to)) if (*s).cord.body.proven.userdata => {
+                let cond: *mut Cond = first_userdata(l, size_of::<Cond>()).cast();
+                if cond.is_null() || (*cond).kind != &raw const COND {
+                    return STAY;
+                }
+                WaitList::link_last(&raw mut (*cond).waiting, f);
+                transfer::leave(s, f, l, to, frame, Wait::Cond)
+            }
+            _ => STAY,
+        }
     }
 }
 

@@ -73,7 +73,8 @@ local methods = {}
 -- fiber.create and fiber.new are native functions, set below: they raise before they wait, and after their wait there is
 -- nothing to raise.
 
-function fiber.yield()
+-- So is fiber.yield where a native function can raise after its wait.
+fiber.yield = raw.raises() and raw_yield or function()
     local err = raw_yield()
     if err then
         fail(err)

@@ -3,10 +3,12 @@
 //! the same way, whether its results come from here or from whoever woke the fiber.
 
 use super::body::{Anchor, Data, LuaCord, LuaFiber, anchor, code, code_of, push_wake};
+use super::inspect::attend;
 use super::jit::MARK;
 use super::state::{self, Keep, State};
 pub use super::trace::before_wait;
-use super::trace::{attach, before_call, before_told_wait, end_recording};
+use super::trace::{attach, before_call, before_told_wait, end_recording, run_handler};
+use super::transfer::{self, Next, RETURNS_YIELDED, STAY, waiting};
 use crate::fiber::clock;
 use crate::fiber::cord::Cord;
 use crate::fiber::fiber::{Wait, attention, flag};
@@ -31,8 +33,9 @@ static HANDLE: u8 = 0;
 
 /// Registered as the native half of `cord.fiber`.
 pub const FUNCTIONS: &[Entry] = &[
-    (c"yield", l_yield),
-    (c"sleep", l_sleep),
+    (c"yield", waiting!(l_yield, yield_at_once)),
+    (c"raises", l_raises),
+    (c"sleep", waiting!(l_sleep)),
     (c"park", l_park),
     (c"self", l_self),
     (c"id", l_id),
@@ -483,53 +486,122 @@ pub(super) unsafe fn quick_wait(l: *mut lua_State, f: LuaFiber, kind: Wait) -> c
     }
 }
 
-/// `yield()`: to the tail of the ready queue.
+/// `yield()` where it goes straight to the next fiber.
+unsafe extern "C-unwind" fn yield_at_once(l: *mut lua_State, frame: usize) -> Next {
+    // SAFETY: called by `waiting` with the running thread.
+    unsafe {
+        let s = state::seen_last(l);
+        if s.is_null() {
+            return STAY;
+        }
+        if (*s).cord.body.attend != 0 {
+            return yield_at_once_told(l, frame, s);
+        }
+        match transfer::chance(s, l) {
+            Some((_, to)) => {
+                end_recording(s);
+                Cord::yield_to_light_head(&raw mut (*s).cord, to.f);
+                transfer::go(l, to, frame)
+            }
+            None => STAY,
+        }
+    }
+}
+
+/// The same where somebody wants to hear of it: here a trace-abort mode that calls something. Apart, so that the other one
+/// needs no frame.
+#[inline(never)]
+unsafe extern "C-unwind" fn yield_at_once_told(l: *mut lua_State, frame: usize, s: *mut State) -> Next {
+    // SAFETY: as for `yield_at_once`, which has seen the state.
+    unsafe {
+        let f = (*s).cord.current;
+        if (*s).cord.body.attend != attend::MODE || l != (*f).data.l || !(*s).cord.body.is_yieldable(l) {
+            return STAY;
+        }
+        // First, while little is to be kept: the handlers change nothing here.
+        run_handler(s, l);
+        match transfer::target(&raw mut (*s).cord) {
+            Some(to) => {
+                Cord::yield_to_light_head(&raw mut (*s).cord, to.f);
+                transfer::go(l, to, frame)
+            }
+            None => {
+                (*s).cord.enqueue((*s).cord.current);
+                quick_wait(l, (*s).cord.current, Wait::Yield);
+                RETURNS_YIELDED
+            }
+        }
+    }
+}
+
+/// `yield()`: to the tail of the ready queue. Raises what its wait brought if [`l_raises`] says so, else returns its code.
 unsafe extern "C-unwind" fn l_yield(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe { give_way(l, Wait::Yield) }
+}
+
+/// To the tail of the ready queue. What such a wait brings is raised if `kind` is [`Wait::Yield`] and it can be, else
+/// returned.
+#[inline(always)]
+unsafe fn give_way(l: *mut lua_State, kind: Wait) -> c_int {
     // SAFETY: called by Lua; nothing is borrowed across the yield.
     unsafe {
         let s = state::seen_last(l);
         if s.is_null() {
-            return yield_unseen(l);
+            return yield_unseen(l, kind);
         }
         let f = (*s).cord.current;
         if l != (*f).data.l || !(*s).cord.body.is_yieldable(l) {
-            return yield_kept(s, l);
+            return yield_kept(s, l, kind);
         }
         if (*s).cord.body.attend != 0 || (*s).cord.ready.is_full() {
-            return yield_told(s, l, f);
+            return yield_told(s, l, f, kind);
         }
         end_recording(s);
         (*f).flags |= flag::READY;
         (*s).cord.ready.push_back_free(f);
-        quick_wait(l, f, Wait::Yield)
+        quick_wait(l, f, kind)
     }
 }
 
 /// A light yield that somebody wants to hear of, or that needs more room.
 #[inline(never)]
-unsafe fn yield_told(s: *mut State, l: *mut lua_State, f: LuaFiber) -> c_int {
-    // SAFETY: as for `l_yield`.
+unsafe fn yield_told(s: *mut State, l: *mut lua_State, f: LuaFiber, kind: Wait) -> c_int {
+    // SAFETY: as for `give_way`.
     unsafe {
         before_told_wait(s, l);
         (*s).cord.enqueue(f);
-        quick_wait(l, f, Wait::Yield)
+        quick_wait(l, f, kind)
     }
 }
 
 #[cold]
 #[inline(never)]
-unsafe fn yield_unseen(l: *mut lua_State) -> c_int {
-    // SAFETY: as for `l_yield`.
+unsafe fn yield_unseen(l: *mut lua_State, kind: Wait) -> c_int {
+    // SAFETY: as for `give_way`.
     unsafe {
         let s = state::current(l);
         let f = (*s).cord.current;
-        if l == (*f).data.l && (*s).cord.body.is_yieldable(l) { yield_told(s, l, f) } else { yield_kept(s, l) }
+        let light = l == (*f).data.l && (*s).cord.body.is_yieldable(l);
+        if light { yield_told(s, l, f, kind) } else { yield_kept(s, l, kind) }
     }
 }
 
 #[inline(never)]
-unsafe fn yield_kept(s: *mut State, l: *mut lua_State) -> c_int {
-    // SAFETY: as for `l_yield`.
+unsafe fn yield_kept(s: *mut State, l: *mut lua_State, kind: Wait) -> c_int {
+    // SAFETY: as for `give_way`.
+    unsafe {
+        let results = give_way_kept(s, l, kind);
+        if results > 0 && kind == Wait::Yield && raises(s) {
+            lua_settop(l, lua_gettop(l) - results + 1);
+            return raise_top(l, s);
+        }
+        results
+    }
+}
+
+unsafe fn give_way_kept(s: *mut State, l: *mut lua_State, kind: Wait) -> c_int {
+    // SAFETY: as for `give_way`.
     unsafe {
         let cord = &raw mut (*s).cord;
         if let Err(refused) = Cord::may_keep_stack(cord) {
@@ -537,7 +609,7 @@ unsafe fn yield_kept(s: *mut State, l: *mut lua_State) -> c_int {
         }
         before_wait(s, l);
         let f = (*cord).current;
-        (*f).wait = Wait::Yield;
+        (*f).wait = kind;
         if f == (*cord).main && (*cord).ready.is_empty() {
             // Alone: look outside, and go on if nobody came.
             Cord::glance(cord);
@@ -549,6 +621,34 @@ unsafe fn yield_kept(s: *mut State, l: *mut lua_State) -> c_int {
         }
         (*cord).enqueue(f);
         wait_kept(s, l, 0)
+    }
+}
+
+/// Whether `yield` raises by itself.
+unsafe fn raises(s: *mut State) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { !(*s).cord.body.carrier.is_null() }
+}
+
+/// `raises()`: whether `yield` raises by itself; else its first result is to be raised.
+unsafe extern "C-unwind" fn l_raises(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe { lua_pushboolean(l, c_int::from(raises(state::current(l)))) };
+    1
+}
+
+/// The running fiber raises what its wait brought, in the C function that waited. Does not return.
+///
+/// # Safety
+/// `l` is its thread, which has just been made the running one.
+pub(super) unsafe extern "C-unwind" fn raise_kept(l: *mut lua_State) -> c_int {
+    // SAFETY: the caller's contract; a C function that waited has free slots.
+    unsafe {
+        let s = state::current(l);
+        let f = (*s).cord.current;
+        let raised = std::mem::take(&mut (*f).data.raise);
+        lua_pushinteger(l, raised as lua_Integer);
+        raise_top(l, s)
     }
 }
 
@@ -573,7 +673,7 @@ unsafe extern "C-unwind" fn l_sleep(l: *mut lua_State) -> c_int {
         }
         let delay = lua_tonumber(l, 1);
         if delay <= 0.0 {
-            return l_yield(l);
+            return give_way(l, Wait::Sleep);
         }
         let way = attempt_way!(s, l);
         before_wait(s, l);

@@ -38,7 +38,9 @@ pub const RECORDING: u32 = 0x10;
 /// Written into a waiting fiber's `cframe` word, so that LuaJIT itself refuses a foreign `coroutine.resume`.
 pub const MARK: usize = 0x40;
 /// Bit of `cframe` that says the thread was resumed and may yield.
-const CFRAME_RESUME: usize = 1;
+pub const CFRAME_RESUME: usize = 1;
+/// Offset of the byte that says how a thread stands (0: it runs or has not begun; LUA_YIELD: it waits), GC64 builds.
+const OFFSET_STATUS: usize = 11;
 
 /// The global state's address.
 ///
@@ -60,6 +62,16 @@ pub unsafe fn cframe(l: *mut lua_State) -> *mut usize {
     unsafe { l.cast::<u8>().add(OFFSET_CFRAME).cast() }
 }
 
+/// The byte behind a thread's status.
+///
+/// # Safety
+/// `l` is a live thread of a GC64 build.
+#[inline(always)]
+pub unsafe fn status(l: *mut lua_State) -> *mut u8 {
+    // SAFETY: the caller's contract.
+    unsafe { l.cast::<u8>().add(OFFSET_STATUS) }
+}
+
 /// Whether the running C function of `l` may yield, read from the proven word.
 ///
 /// # Safety
@@ -68,6 +80,19 @@ pub unsafe fn cframe(l: *mut lua_State) -> *mut usize {
 pub unsafe fn is_yieldable(l: *mut lua_State) -> bool {
     // SAFETY: the caller's contract.
     unsafe { *cframe(l) & CFRAME_RESUME != 0 }
+}
+
+/// The running C function of `l` has no values any more.
+///
+/// # Safety
+/// `l` runs a C function, in a GC64 build.
+#[inline(always)]
+pub unsafe fn drop_arguments(l: *mut lua_State) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let base = l.cast::<u8>().add(OFFSET_BASE).cast::<*mut u64>();
+        *base.add(1) = *base;
+    }
 }
 
 /// The payload of the full userdata of `size` bytes that is the first argument of the running C function of `l`, or null
@@ -104,22 +129,28 @@ pub struct Proven {
     pub cframe: bool,
     /// [`first_userdata`] finds it.
     pub userdata: bool,
+    /// A thread can go on in another one's C frame: transfer.rs.
+    pub transfer: bool,
     /// The hook mask, or null.
     pub hookmask: *mut u8,
 }
 
 /// Set in the environment to anything, it makes the library behave as on a LuaJIT of which nothing could be proven.
 const PRETEND: &str = "CORD_PROVE_NOTHING";
+/// As a value of that, all but the transfer is proven.
+const PRETEND_TRANSFER: &str = "transfer";
 
 /// Looks for what needs no JIT. Leaves the state as it was.
 ///
 /// # Safety
 /// `l` is a live thread with a few free slots, not inside a hook. Memory errors are raised.
 pub unsafe fn prove(l: *mut lua_State) -> Proven {
-    let nothing = Proven { global: false, cframe: false, userdata: false, hookmask: std::ptr::null_mut() };
+    let nothing =
+        Proven { global: false, cframe: false, userdata: false, transfer: false, hookmask: std::ptr::null_mut() };
     // SAFETY: reads of `lua_State` happen only on GC64 builds, whose struct is longer than both offsets.
     unsafe {
-        if !is_gc64(l) || std::env::var_os(PRETEND).is_some_and(|value| !value.is_empty()) {
+        let pretend = std::env::var_os(PRETEND).unwrap_or_default();
+        if !is_gc64(l) || !pretend.is_empty() && pretend != PRETEND_TRANSFER {
             return nothing;
         }
         let other = lua_newthread(l);
@@ -128,7 +159,9 @@ pub unsafe fn prove(l: *mut lua_State) -> Proven {
         if !same {
             return nothing;
         }
-        Proven { global: true, cframe: prove_cframe(l), userdata: prove_userdata(l), hookmask: find_hookmask(l) }
+        let cframe = prove_cframe(l);
+        let transfer = cframe && pretend.is_empty() && super::transfer::prove(l);
+        Proven { global: true, cframe, userdata: prove_userdata(l), transfer, hookmask: find_hookmask(l) }
     }
 }
 

@@ -20,6 +20,7 @@ pub mod sockopt;
 pub mod state;
 pub mod tls;
 pub mod trace;
+pub mod transfer;
 pub mod uuid;
 
 use mlua::ffi::lua_State;

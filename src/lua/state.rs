@@ -438,7 +438,7 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
         luaL_checkstack_(l, 16, c"opening cord".as_ptr());
         let proven = jit::prove(l);
         let state: *mut State = lua_newuserdata(l, size_of::<State>()).cast();
-        lua_createtable(l, 2, 0);
+        lua_createtable(l, 3, 0);
         let scratch = lua_newthread(l);
         lua_rawseti_(l, -2, 1);
         let store = lua_newthread(l);
@@ -473,8 +473,18 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
         lua_pushcclosure(l, l_closed, 0);
         lua_setfield(l, -2, c"__gc".as_ptr());
         lua_setmetatable(l, -2);
+        lua_pushvalue(l, -1);
         lua_setfield(l, LUA_REGISTRYINDEX, STATE_KEY);
         super::capi::opened(state);
+        if proven.transfer {
+            lua_getfenv(l, -1);
+            super::transfer::push_carrier(l);
+            let carrier = lua_tothread(l, -1);
+            lua_rawseti_(l, -2, 3);
+            (*state).cord.body.carrier = carrier;
+            lua_settop(l, -2);
+        }
+        lua_settop(l, -2);
     }
 }
 

@@ -112,9 +112,12 @@ unsafe fn tell_others(s: *mut State, l: *mut lua_State) {
     }
 }
 
-/// The handler of the mode in force.
+/// The handler of the mode in force, which calls something.
+///
+/// # Safety
+/// As for [`before_wait`].
 #[inline(always)]
-unsafe fn run_handler(s: *mut State, l: *mut lua_State) {
+pub unsafe fn run_handler(s: *mut State, l: *mut lua_State) {
     // SAFETY: the caller's contract.
     unsafe {
         let body = &raw mut (*s).cord.body;
@@ -179,7 +182,11 @@ unsafe fn abort_handler(body: *mut LuaBody, l: *mut lua_State) {
     // SAFETY: the caller's contract; a wait in a finalizer, where this would raise, was refused before.
     unsafe {
         (*body).abort_calls += 1;
-        (*body).luajit.abort_recording(l);
+        // The call is 30 instructions; where the recorder's state is known, it is made when there is something to end.
+        let words = &(*body).words;
+        if !words.known() || words.recording() {
+            (*body).luajit.abort_recording(l);
+        }
     }
 }
 
