@@ -600,6 +600,8 @@ unsafe fn yield_kept(s: *mut State, l: *mut lua_State, kind: Wait) -> c_int {
     }
 }
 
+/// Apart from who raises, so that no variable of this frame is left behind by an error.
+#[inline(never)]
 unsafe fn give_way_kept(s: *mut State, l: *mut lua_State, kind: Wait) -> c_int {
     // SAFETY: as for `give_way`.
     unsafe {
