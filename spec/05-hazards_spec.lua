@@ -34,8 +34,13 @@ describe('rule 1, stacks:', function()
                     r()
                 end)
             ]])
-            assert.is_nil(result.code)
-            assert.is_truthy(result.signal)
+            if helpers.sanitized then
+                -- It goes on to the handler that was there before: the sanitizer's, which ends the process with 1.
+                assert.equal(1, result.code)
+            else
+                assert.is_nil(result.code)
+                assert.is_truthy(result.signal)
+            end
             local id = result.stdout:match 'id\t(%d+)'
             assert.matches('cord: C stack overflow in fiber ' .. id .. '/deep one:', result.stderr, 1, true)
             assert.matches('fiber.cfg{stack_size = bytes}', result.stderr, 1, true)
@@ -43,6 +48,7 @@ describe('rule 1, stacks:', function()
     end)
 
     it('a fault that is no overflow is left to whoever handled it before', function()
+        if helpers.sanitized then return pending 'the sanitizer reports faults itself' end
         local result = run [[
             fiber.create(function() string.gsub('a', 'a', function() fiber.sleep(100) end) end)
             local ffi = require 'ffi'

@@ -21,8 +21,10 @@ RUSTFLAGS='-Zsanitizer=address' sh tools/cargo.sh test --quiet --no-default-feat
 RUSTFLAGS='-Zsanitizer=address' timeout "$limit" \
     sh tools/cargo.sh test --quiet --no-default-features --lib --target "$target" --target-dir "$dir"
 
+# Not of variables on stacks: a Lua error leaves frames on a fiber's stack without telling the sanitizer, which would report
+# whoever uses that memory next. The Rust tests above raise none.
 echo "== specs under AddressSanitizer"
-RUSTFLAGS='-Zsanitizer=address -Zexternal-clangrt' \
+RUSTFLAGS='-Zsanitizer=address -Zexternal-clangrt -Cllvm-args=-asan-stack=0' \
     sh tools/cargo.sh build --quiet --profile quick --lib --target "$target" --target-dir "$dir/module"
 lib=$dir/module/$target/quick
 ln -sf libcord.so "$lib/cord.so"
