@@ -113,8 +113,8 @@ pub trait Body: Sized + 'static {
     unsafe fn ended(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> bool;
     /// `f` is about to serve another fiber: release what it holds.
     unsafe fn recycle(cord: *mut Cord<Self>, f: FiberPtr<Self>);
-    /// A hint: `next` runs soon, `later` after it, `last` after that.
-    unsafe fn prefetch(next: FiberPtr<Self>, later: FiberPtr<Self>, last: FiberPtr<Self>);
+    /// A hint: the first fibers of `ready`, which holds three at least, run soon.
+    unsafe fn prefetch(ready: &Ring<Fiber<Self>>);
     /// A hint: `next` is resumed soon and `later` after it, both on stacks of their own if they keep one.
     unsafe fn prefetch_stuck(next: FiberPtr<Self>, later: FiberPtr<Self>);
     /// End of a turn: send what was queued.

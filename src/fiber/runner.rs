@@ -156,7 +156,7 @@ unsafe fn begin_light<B: Body>(cord: *mut Cord<B>, f: FiberPtr<B>) {
     // SAFETY: as for `take_light`.
     unsafe {
         if (*cord).ready.len() >= LIGHT_PREFETCH_FROM {
-            B::prefetch((*cord).ready.peek(0), (*cord).ready.peek(1), (*cord).ready.peek(2));
+            B::prefetch(&(*cord).ready);
         }
         (*cord).current = f;
         (*f).flags &= !flag::READY;

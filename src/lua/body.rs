@@ -10,6 +10,7 @@ use super::jit::{self, HOOK_ACTIVE, HOOK_GC, HOOK_VMEVENT, MARK, Mode};
 use super::state::State;
 use crate::fiber::cord::Wake;
 use crate::fiber::fiber::{Wait, attention, flag};
+use crate::fiber::ready::Ring;
 use crate::fiber::trigger::{TriggerList, TriggerPool};
 use crate::fiber::{Body, Cord, Fiber, FiberPtr, Outcome, Refused};
 use crate::sys::luajit::LuaJit;
@@ -385,13 +386,15 @@ impl Body for LuaBody {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(next: FiberPtr<Self>, later: FiberPtr<Self>, last: FiberPtr<Self>) {
-        prefetch(last.cast_const().cast());
+    unsafe fn prefetch(ready: &Ring<Fiber<Self>>) {
+        // One after the other, which takes fewest registers.
+        prefetch(ready.peek(2).cast_const().cast());
         // SAFETY: a record's thread is null or anchored. Only the address of the stack's top is read from it.
         unsafe {
-            let l = (*later).data.l.cast::<u8>();
+            let l = (*ready.peek(1)).data.l.cast::<u8>();
             prefetch(l);
             prefetch(l.wrapping_add(64));
+            let next = ready.peek(0);
             if !(*next).data.l.is_null() {
                 // The frames of the waiting function, of its caller, and the slots that call uses again.
                 let top = *(*next).data.l.cast::<u8>().add(40).cast::<*const u8>();

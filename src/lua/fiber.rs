@@ -4,7 +4,7 @@
 
 use super::body::{Anchor, Data, LuaCord, LuaFiber, anchor, code, code_of, push_wake};
 use super::inspect::attend;
-use super::jit::MARK;
+use super::jit::{self, MARK};
 use super::state::{self, Keep, State};
 pub use super::trace::before_wait;
 use super::trace::{attach, before_call, before_told_wait, end_recording, run_handler};
@@ -491,7 +491,7 @@ unsafe extern "C-unwind" fn yield_at_once(l: *mut lua_State, frame: usize) -> Ne
     // SAFETY: called by `waiting` with the running thread.
     unsafe {
         let s = state::seen_last(l);
-        if s.is_null() {
+        if s.is_null() || !jit::is_yieldable(l) {
             return STAY;
         }
         if (*s).cord.body.attend != 0 {
@@ -512,10 +512,10 @@ unsafe extern "C-unwind" fn yield_at_once(l: *mut lua_State, frame: usize) -> Ne
 /// needs no frame.
 #[inline(never)]
 unsafe extern "C-unwind" fn yield_at_once_told(l: *mut lua_State, frame: usize, s: *mut State) -> Next {
-    // SAFETY: as for `yield_at_once`, which has seen the state.
+    // SAFETY: as for `yield_at_once`, which has seen the state, and that the thread may yield.
     unsafe {
         let f = (*s).cord.current;
-        if (*s).cord.body.attend != attend::MODE || l != (*f).data.l || !(*s).cord.body.is_yieldable(l) {
+        if (*s).cord.body.attend != attend::MODE || l != (*f).data.l {
             return STAY;
         }
         // First, while little is to be kept: the handlers change nothing here.

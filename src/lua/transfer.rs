@@ -194,31 +194,30 @@ pub unsafe fn go(l: *mut lua_State, to: Target, frame: usize) -> Next {
     }
 }
 
-/// For what [`waiting`] calls at once: the running fiber and who can go on in its place, if the running C function of `l`
-/// may wait by yielding.
+/// For what [`waiting`] calls at once: the running fiber and who can go on in its place, if the thread `l` is the fiber's own.
 ///
 /// # Safety
-/// `l` runs a C function of ours, `s` is its live state.
+/// `l` runs a C function of ours, which may yield; `s` is its live state.
 #[inline(always)]
 pub unsafe fn chance(s: *mut State, l: *mut lua_State) -> Option<(LuaFiber, Target)> {
     // SAFETY: the caller's contract.
     unsafe {
         let cord = &raw mut (*s).cord;
         let (f, to) = ((*cord).current, target(cord)?);
-        (l == (*f).data.l && jit::is_yieldable(l)).then_some((f, to))
+        (l == (*f).data.l).then_some((f, to))
     }
 }
 
-/// As that, with the state of `l`, if nobody wants to hear of a switch.
+/// As that, with the state of `l`, if its running C function may wait by yielding and nobody wants to hear of a switch.
 ///
 /// # Safety
-/// As for [`chance`].
+/// `l` runs a C function of ours.
 #[inline(always)]
 pub unsafe fn quiet_chance(l: *mut lua_State) -> Option<(*mut State, LuaFiber, Target)> {
     // SAFETY: the caller's contract.
     unsafe {
         let s = state::seen_last(l);
-        if s.is_null() || (*s).cord.body.attend != 0 {
+        if s.is_null() || !jit::is_yieldable(l) || (*s).cord.body.attend != 0 {
             return None;
         }
         let (f, to) = chance(s, l)?;
