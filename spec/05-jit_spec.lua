@@ -916,6 +916,64 @@ describe('going on as the next fiber', function()
         print 'done'
     ]])
 
+    either('is not for debug hooks to raise in or wait in', { '12' }, [[
+        local fiber = require 'cord.fiber'
+        local known, caught = { main = true }, 0
+        local function victim()
+            known[coroutine.running()] = true
+            local ok, e = pcall(function() for _ = 1, 100 do fiber.yield() end end)
+            if not ok and tostring(e) == 'fiber is cancelled' then caught = caught + 1 end
+        end
+        for _, mode in ipairs { 'count', 'raise', 'wait' } do
+            local function try()
+                local f = fiber.new(victim)
+                f:set_joinable(true)
+                fiber.yield()
+                f:cancel()
+                assert(f:join())
+            end
+            try()
+            debug.sethook(function()
+                if known[coroutine.running() or 'main'] then return end
+                if mode == 'raise' then error 'from the hook' end
+                if mode == 'wait' then fiber.yield() end
+            end, '', 1)
+            try()
+            debug.sethook()
+            try()
+            try()
+        end
+        print(caught)
+    ]])
+
+    either('tells a line hook of each line, although another fiber was in the same function', { 'B:5 B:6 A:5 B:5 B:8 A:6 A:5 A:8' }, [[
+        local fiber = require 'cord.fiber'
+        local log, me = {}, {}
+        local function f() end
+        local function body(second)
+            f(second or fiber.yield(),
+                fiber.yield()
+            )
+        end
+        fiber.new(function() me[coroutine.running()] = 'A' fiber.yield() body() end)
+        fiber.new(function() me[coroutine.running()] = 'B' body(true) end)
+        debug.sethook(function(_, line)
+            local name = me[coroutine.running() or 0]
+            if name and debug.getinfo(2, 'f').func == body then log[#log + 1] = name .. ':' .. line end
+        end, 'l')
+        for _ = 1, 8 do fiber.yield() end
+        debug.sethook()
+        print(table.concat(log, ' '))
+    ]])
+
+    either('leaves nothing of a refused coroutine.yield to whoever comes next', { 'true', 'true\t56', 'nil' }, [[
+        local fiber = require 'cord.fiber'
+        local function join(f) f:set_joinable(true) return f:join() end
+        print((join(fiber.new(function() return coroutine.yield(1) end))))
+        print(join(fiber.new(function() local x = 1 for j = 1, 10 do x = x + j end return x end)))
+        print((debug.gethook()))
+    ]])
+
     either('reports an error with the fiber it came from', { 'true', 'true', '1' }, [[
         local fiber = require 'cord.fiber'
         local function guilty() fiber.yield() local t = nil; return t.x end

@@ -306,7 +306,7 @@ impl Body for LuaBody {
                 (*cord).body.mark(l, 0);
                 lua_resume_(l, nargs)
             } else {
-                lua_resume_((*cord).body.carrier, 0)
+                resume_raising(cord, f)
             };
             // Whoever it was that came back: see transfer.rs.
             let f = (*cord).current;
@@ -344,6 +344,9 @@ impl Body for LuaBody {
     unsafe fn ended(cord: *mut Cord<Self>, f: FiberPtr<Self>) -> bool {
         // SAFETY: the fiber's function has just ended.
         unsafe {
+            if (*f).data.doomed {
+                end_doom(cord, f);
+            }
             super::trace::before_call((*cord).body.state, (*(*cord).body.state).scratch);
             let special = flag::JOINABLE | flag::STORAGE | flag::STOPPING | flag::SERVED;
             if (*f).data.status == 0 && !(*f).is(special) && (*f).on_stop.is_empty() && !(*f).data.l.is_null() {
@@ -514,6 +517,49 @@ pub fn anchor<B: Body>(f: &Fiber<B>, which: Anchor) -> lua_Integer {
     f.slot as lua_Integer * 4 + which as lua_Integer
 }
 
+/// Resumes a fiber whose wait raises.
+#[cold]
+unsafe fn resume_raising(cord: *mut LuaCord, f: LuaFiber) -> c_int {
+    // SAFETY: the carrier waits; what raises is its fiber's thread. Where it could not take its place (see `carry`), it is
+    // resumed as usual, and a one-shot hook raises at its next instruction.
+    unsafe {
+        let state = (*cord).body.state;
+        super::transfer::forbid_hooks(state);
+        let status = lua_resume_((*cord).body.carrier, 0);
+        super::transfer::allow_hooks(state);
+        if (*f).data.raise == 0 || (*cord).current != f {
+            return status;
+        }
+        let l = (*f).data.l;
+        doom_by_hook(cord, f);
+        (*cord).body.mark(l, 0);
+        lua_resume_(l, 0)
+    }
+}
+
+/// The next instruction of the fiber's thread raises.
+unsafe fn doom_by_hook(cord: *mut LuaCord, f: LuaFiber) {
+    // SAFETY: the thread is suspended; the hook is the whole state's, and is put back when this one has raised.
+    unsafe {
+        let l = (*f).data.l;
+        (*cord).body.saved_hook = (lua_gethook(l), lua_gethookmask(l), lua_gethookcount(l));
+        (*f).data.doomed = true;
+        lua_sethook(l, Some(doom), LUA_MASKCOUNT | LUA_MASKLINE | LUA_MASKCALL | LUA_MASKRET, 1);
+    }
+}
+
+/// The fiber ended before it could raise: there was no next instruction.
+#[cold]
+unsafe fn end_doom(cord: *mut LuaCord, f: LuaFiber) {
+    // SAFETY: as for `doom_by_hook`; any live thread will do.
+    unsafe {
+        (*f).data.doomed = false;
+        (*f).data.raise = 0;
+        let (hook, mask, count) = (*cord).body.saved_hook;
+        lua_sethook((*(*cord).body.state).scratch, hook, mask, count);
+    }
+}
+
 #[cold]
 unsafe fn run_native(f: LuaFiber) -> Outcome {
     // SAFETY: a native fiber's entry and argument were given by whoever made it, who guarantees them.
@@ -558,9 +604,7 @@ unsafe fn foreign_yield(cord: *mut LuaCord, f: LuaFiber) {
             (*cord).ready.push_front(f);
             return;
         }
-        (*cord).body.saved_hook = (lua_gethook(l), lua_gethookmask(l), lua_gethookcount(l));
-        (*f).data.doomed = true;
-        lua_sethook(l, Some(doom), LUA_MASKCOUNT | LUA_MASKLINE | LUA_MASKCALL | LUA_MASKRET, 1);
+        doom_by_hook(cord, f);
         lua_settop(l, 0);
         (*f).wait = Wait::None;
         (*f).flags |= flag::READY;
@@ -645,6 +689,10 @@ unsafe extern "C-unwind" fn doom(l: *mut lua_State, _ar: *mut lua_Debug) {
         (*f).data.doomed = false;
         let (hook, mask, count) = (*cord).body.saved_hook;
         lua_sethook(l, hook, mask, count);
+        if (*f).data.raise != 0 {
+            super::fiber::raise_kept(l);
+            return;
+        }
         luaL_where(l, 0);
         lua_pushstring_(l, c"attempt to yield across C-call boundary".as_ptr());
         lua_concat(l, 2);

@@ -476,12 +476,15 @@ unsafe fn make(l: *mut lua_State, luajit: &'static LuaJit) {
         lua_pushvalue(l, -1);
         lua_setfield(l, LUA_REGISTRYINDEX, STATE_KEY);
         super::capi::opened(state);
-        if proven.transfer {
+        let quiet = !proven.hookmask.is_null() && *proven.hookmask & jit::HOOK_ACTIVE == 0;
+        if proven.transfer && quiet {
             lua_getfenv(l, -1);
-            super::transfer::push_carrier(l);
+            super::transfer::push_carrier(l, state);
             let carrier = lua_tothread(l, -1);
             lua_rawseti_(l, -2, 3);
-            (*state).cord.body.carrier = carrier;
+            if *jit::status(carrier) == LUA_YIELD as u8 {
+                (*state).cord.body.carrier = carrier;
+            }
             lua_settop(l, -2);
         }
         lua_settop(l, -2);

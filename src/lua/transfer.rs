@@ -9,7 +9,7 @@
 //!   the frame of lua_resume             what a transfer writes
 //!   | saved registers    |
 //!   | SAVE_CFRAME: null  |
-//!   | SAVE_PC            |
+//!   | SAVE_PC            | <----------- null, as lua_resume leaves it
 //!   | SAVE_L             | <----------- the next fiber's thread (and the register that holds it)
 //!   | error, results: 0  |
 //!   +--------------------+ <----------- the next thread's `cframe`; its status: runs
@@ -84,9 +84,10 @@ macro_rules! waiting {
                 ".cfi_adjust_cfa_offset -8",
                 "test rax, rax",
                 "jz 2f",
-                // Of the interpreter: the register that holds the thread, and SAVE_L.
+                // Of the interpreter: the register that holds the thread, SAVE_L, and SAVE_PC, null as after a resume.
                 "mov rbp, rax",
                 "mov [rsp + 24], rax",
+                "mov qword ptr [rsp + 32], 0",
                 "mov eax, edx",
                 "ret",
                 "2:",
@@ -123,6 +124,7 @@ macro_rules! waiting {
                 "jz 2f",
                 "mov rbp, rax",
                 "mov [rsp + 24], rax",
+                "mov qword ptr [rsp + 32], 0",
                 "mov eax, edx",
                 "ret",
                 "2:",
@@ -425,7 +427,13 @@ pub(super) unsafe fn prove(l: *mut lua_State) -> bool {
 unsafe extern "C-unwind" fn carry(l: *mut lua_State) -> c_int {
     std::arch::naked_asm!(
         ".cfi_startproc",
+        // Through a host's wrapper of C functions (LUAJIT_MODE_WRAPCFUNC) the frame is not there.
+        "xor esi, esi",
+        "mov rax, [rip + {proven}]",
+        "cmp rax, [rsp]",
+        "jne 3f",
         "lea rsi, [rsp + 8]",
+        "3:",
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call {depart}",
@@ -433,6 +441,7 @@ unsafe extern "C-unwind" fn carry(l: *mut lua_State) -> c_int {
         "jz 2f",
         "mov rbp, rax",
         "mov [rsp + 32], rax",
+        "mov qword ptr [rsp + 40], 0",
         "mov rdi, rax",
         "call {raise}",
         "ud2",
@@ -442,20 +451,23 @@ unsafe extern "C-unwind" fn carry(l: *mut lua_State) -> c_int {
         ".cfi_adjust_cfa_offset -8",
         "ret",
         ".cfi_endproc",
+        proven = sym RETURN,
         depart = sym depart,
         raise = sym super::fiber::raise_kept,
     )
 }
 
-/// The carrier `l` waits from now on; the thread of the current fiber, if it is to raise, runs in its frame.
+/// The carrier `l` waits from now on; the thread of the current fiber, if it is to raise, runs in its frame, unless that is
+/// not known (0).
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C-unwind" fn depart(l: *mut lua_State, frame: usize) -> Next {
     // SAFETY: called by `carry`: resumed by `LuaBody::resume` with a fiber that waits and is to raise, or by `carrier`.
     unsafe {
         let s = state::current(l);
         let f = (*s).cord.current;
+        allow_hooks(s);
         let results = lua_yield(l, 0) as u32 as usize;
-        if (*f).data.raise == 0 {
+        if (*f).data.raise == 0 || frame == 0 {
             return Next { l: std::ptr::null_mut(), results };
         }
         let thread = (*f).data.l;
@@ -465,13 +477,31 @@ unsafe extern "C-unwind" fn depart(l: *mut lua_State, frame: usize) -> Next {
     }
 }
 
+/// No debug hook sees the carrier, which runs nobody's code: one that raised or waited there would end it. Until [`depart`].
+///
+/// # Safety
+/// The hook mask was proven; no hook runs.
+pub(super) unsafe fn forbid_hooks(s: *mut State) {
+    // SAFETY: the caller's contract.
+    unsafe { *(*s).cord.body.proven.hookmask |= jit::HOOK_ACTIVE };
+}
+
+/// The end of [`forbid_hooks`].
+///
+/// # Safety
+/// As for that.
+pub(super) unsafe fn allow_hooks(s: *mut State) {
+    // SAFETY: the caller's contract.
+    unsafe { *(*s).cord.body.proven.hookmask &= !jit::HOOK_ACTIVE };
+}
+
 /// Pushes the carrier, which waits to be used, if transfers were proven: a thread that is resumed in place of a fiber that
 /// is to raise.
 ///
 /// # Safety
 /// The state `s` is complete, `l` runs and has free slots. A memory error is raised.
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn push_carrier(l: *mut lua_State) {
+pub(super) unsafe fn push_carrier(l: *mut lua_State, s: *mut State) {
     const BODY: &std::ffi::CStr = c"
         local carry = ...
         local carrier = coroutine.create(function()
@@ -489,7 +519,9 @@ pub(super) unsafe fn push_carrier(l: *mut lua_State) {
         }
         lua_getfield_(l, LUA_REGISTRYINDEX, state::STATE_KEY);
         lua_pushcclosure(l, carry, 1);
+        forbid_hooks(s);
         lua_call(l, 1, 1);
+        allow_hooks(s);
     }
 }
 
@@ -501,7 +533,7 @@ pub(super) unsafe fn prove(_l: *mut lua_State) -> bool {
 
 /// Never called: nothing was proven.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) unsafe fn push_carrier(l: *mut lua_State) {
+pub(super) unsafe fn push_carrier(l: *mut lua_State, _s: *mut State) {
     // SAFETY: the caller has a free slot.
     unsafe { lua_pushnil(l) };
 }
