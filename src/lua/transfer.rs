@@ -31,9 +31,10 @@ use super::trace::end_recording;
 use crate::fiber::fiber::Wait;
 use crate::fiber::{Cord, Fiber};
 use mlua::ffi::*;
+#[cfg(target_arch = "x86_64")]
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 /// Where the proven interpreter goes on after a C function: the return address of those it calls. Another interpreter in
 /// the same process has another one, and its C functions then take the way through the runner.
@@ -53,12 +54,34 @@ pub const STAY: Next = Next { l: std::ptr::null_mut(), results: 0 };
 /// Nobody goes on here: the thread has yielded to its runner.
 pub const RETURNS_YIELDED: Next = Next { l: std::ptr::null_mut(), results: u32::MAX as usize };
 
+/// Of both kinds of entry: asks `step` who goes on, and returns into that thread's C function; to label 2 if nobody does.
+/// What changes is the interpreter's: the register that holds the thread, SAVE_L, and SAVE_PC, null as after a resume.
+/// SAVE_L is 16 bytes above the stack pointer that the interpreter had when it made the call.
+#[cfg(target_arch = "x86_64")]
+macro_rules! go_on {
+    () => {
+        "lea rsi, [rsp + 8]
+        sub rsp, 8
+        .cfi_adjust_cfa_offset 8
+        call {step}
+        add rsp, 8
+        .cfi_adjust_cfa_offset -8
+        test rax, rax
+        jz 2f
+        mov rbp, rax
+        mov [rsp + 24], rax
+        mov qword ptr [rsp + 32], 0
+        mov eax, edx
+        ret"
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use go_on;
+
 /// The entry of a C function that may end in a light wait: `waiting!(l_sleep)` is a `lua_CFunction`. With a second
 /// function, `waiting!(l_yield, yield_at_once)`, that one is asked first: it is called with the thread and the
 /// interpreter's frame, and either says who goes on, when all that was to be done is done; or changes nothing ([`STAY`]); or
 /// has the C function return ([`RETURNS_YIELDED`]).
-///
-/// The frame's SAVE_L is 16 bytes above the stack pointer that the interpreter had when it made the call.
 #[cfg(target_arch = "x86_64")]
 macro_rules! waiting {
     (@entry $name:ident $function:path) => {
@@ -76,20 +99,7 @@ macro_rules! waiting {
                 "mov rax, [rip + {proven}]",
                 "cmp rax, [rsp]",
                 "jne 2f",
-                "lea rsi, [rsp + 8]",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "call {next}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "test rax, rax",
-                "jz 2f",
-                // Of the interpreter: the register that holds the thread, SAVE_L, and SAVE_PC, null as after a resume.
-                "mov rbp, rax",
-                "mov [rsp + 24], rax",
-                "mov qword ptr [rsp + 32], 0",
-                "mov eax, edx",
-                "ret",
+                $crate::lua::transfer::go_on!(),
                 "2:",
                 "mov eax, -1",
                 "3:",
@@ -97,7 +107,7 @@ macro_rules! waiting {
                 ".cfi_endproc",
                 function = sym $function,
                 proven = sym $crate::lua::transfer::RETURN,
-                next = sym $crate::lua::transfer::next,
+                step = sym $crate::lua::transfer::next,
             )
         }
     };
@@ -114,19 +124,7 @@ macro_rules! waiting {
                 "mov rax, [rip + {proven}]",
                 "cmp rax, [rsp]",
                 "jne 3f",
-                "lea rsi, [rsp + 8]",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "call {at_once}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "test rax, rax",
-                "jz 2f",
-                "mov rbp, rax",
-                "mov [rsp + 24], rax",
-                "mov qword ptr [rsp + 32], 0",
-                "mov eax, edx",
-                "ret",
+                $crate::lua::transfer::go_on!(),
                 "2:",
                 "mov eax, edx",
                 "test edx, edx",
@@ -138,7 +136,7 @@ macro_rules! waiting {
                 "3:",
                 "jmp {long}",
                 ".cfi_endproc",
-                at_once = sym $at_once,
+                step = sym $at_once,
                 proven = sym $crate::lua::transfer::RETURN,
                 long = sym long,
             )
@@ -150,9 +148,13 @@ macro_rules! waiting {
 /// As above, where no transfer is known: the function itself.
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! waiting {
-    ($function:path $(, $at_once:path)?) => {
+    ($function:path) => {
         $function
     };
+    ($function:path, $at_once:path) => {{
+        const _: unsafe extern "C-unwind" fn(*mut mlua::ffi::lua_State, usize) -> Next = $at_once;
+        $function
+    }};
 }
 
 pub(crate) use waiting;
@@ -293,6 +295,7 @@ pub unsafe extern "C" fn next(l: *mut lua_State, frame: usize) -> Next {
 /// mov  PC, [BASE - 8]
 /// jmp  vm_returnc
 /// ```
+#[cfg(target_arch = "x86_64")]
 const AFTER_CALL: &str = "48 8b 55 20 \
                           49 89 ae ?? ?? ?? ?? \
                           41 c7 86 ?? ?? ?? ?? ff ff ff ff \
@@ -301,6 +304,7 @@ const AFTER_CALL: &str = "48 8b 55 20 \
                           e9 ?? ?? ?? ??";
 
 /// Whether the code at `at` is [`AFTER_CALL`].
+#[cfg(target_arch = "x86_64")]
 unsafe fn is_after_call(at: *const u8) -> bool {
     AFTER_CALL.split(' ').enumerate().all(|(i, wanted)| {
         // SAFETY: code behind a return address, as long as its first bytes are those of the pattern: a jump ends it.
@@ -309,6 +313,7 @@ unsafe fn is_after_call(at: *const u8) -> bool {
 }
 
 /// What the two threads of the trial find out.
+#[cfg(target_arch = "x86_64")]
 struct Trial {
     /// The thread that waits, and is transferred to.
     waiting: *mut lua_State,
@@ -409,7 +414,7 @@ pub(super) unsafe fn prove(l: *mut lua_State) -> bool {
             }
         }
         if proven {
-            RETURN.store(trial.returns, Ordering::Release);
+            RETURN.store(trial.returns, std::sync::atomic::Ordering::Release);
         }
         lua_settop(l, top);
         proven
@@ -520,8 +525,11 @@ pub(super) unsafe fn push_carrier(l: *mut lua_State, s: *mut State) {
         lua_getfield_(l, LUA_REGISTRYINDEX, state::STATE_KEY);
         lua_pushcclosure(l, carry, 1);
         forbid_hooks(s);
-        lua_call(l, 1, 1);
+        let status = lua_pcall(l, 1, 1, 0);
         allow_hooks(s);
+        if status != 0 {
+            lua_error(l);
+        }
     }
 }
 
